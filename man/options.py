@@ -3,8 +3,8 @@
 folder TOOLS (--list-options).
 
 The head of an entry (letter, name, argument) is made from the table, and an entry of an option that is gone is removed. Options without an
-entry are listed with their help, up to the first "; ", in the literal block after the line `.\\" other options`. --check writes nothing
-and returns 1 if a page is stale."""
+entry follow in the literal block after the line `.\\" other options`: those that kvc-options(7) describes by name, the others with their
+help, up to the first "; ". --check writes nothing and returns 1 if a page is stale."""
 
 import os
 import re
@@ -53,12 +53,15 @@ def head(name, option):
     return "Fl %s , %s" % (letter, long)
 
 
-def listing(options):
-    """Returns the lines of options with their help, as --help has them."""
-    lines = []
+def listing(options, shared):
+    """Returns the lines of options: the names of those in shared, then the others with their help, as --help has them."""
+    names, lines = [], []
     for name, (letter, argument, words) in options.items():
         short = "   " if letter == "-" else "-%s," % letter
         left = "%s --%s%s" % (short, name, argument if not argument or argument.startswith("[=") else "=" + argument)
+        if name in shared:
+            names.append(left.strip().replace(" ", "\0"))
+            continue
         text = textwrap.wrap(words.split("; ")[0].replace("\\", "\\e"), 50, break_long_words=False, break_on_hyphens=False)
         if len(left) > 22:
             lines.append(left)
@@ -66,7 +69,8 @@ def listing(options):
         lines += ["%-22s %s" % (left, text[0])] + [" " * 23 + line for line in text[1:]]
         if name == "help":
             lines.append("%-22s %s" % ("-h", "print the most used options"))
-    return [line + "\n" for line in lines]
+    names = textwrap.wrap("   ".join(names), 72, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") + "\n" for line in names + [""] * bool(names and lines) + lines]
 
 
 def names_of(line):
@@ -85,6 +89,12 @@ def entries(lines):
     return parts
 
 
+def shared_names():
+    """Returns the names of the options that kvc-options(7) describes."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "kvc-options.7"), encoding="utf-8") as f:
+        return {name for line in f if line.startswith(".It Fl") for name in names_of(line)}
+
+
 def section(page, lines, options):
     """Returns the section OPTIONS as it should be."""
     seen, parts = set(), []
@@ -101,7 +111,7 @@ def section(page, lines, options):
     if OTHERS not in new:
         sys.exit("%s: no line %s" % (page, OTHERS.strip()))
     begin = new.index(OTHERS) + 2
-    new[begin:new.index(".Ed\n", begin)] = listing({name: option for name, option in options.items() if name not in seen})
+    new[begin:new.index(".Ed\n", begin)] = listing({name: option for name, option in options.items() if name not in seen}, shared_names())
     return new
 
 

@@ -126,7 +126,8 @@ static int check_chunk(const struct verifying *v, const struct kvc_object *o, co
     if (kvc_chunk_signature(v->t->s, o, data, &size, e)) return -1;
     struct kvc_file *f = kvc_file_open_memory(data, size, &open, e);
     if (!f) return -1;
-    int status = kvc_container_check_hashes(f->cache, e) || kvc_prefix_verify(f->cache, e) ? -1 : 0;
+    int status = kvc_container_check_hashes(f->cache, e);
+    if (!status) status = kvc_prefix_verify(f->cache, e);
     if (!status && o->kind == KVC_OBJECT_CHUNK) status = check_name(v, o, f->cache, e);
     if (!status && o->kind == KVC_OBJECT_NAMED) status = check_chosen_name(v, o, f->cache, e);
     kvc_file_close(f);

@@ -36,10 +36,10 @@ static int find_missing(const char *store, uint32_t *missing, struct kvc_error *
     struct kvc_url url;
     char **list = NULL;
     const int n = kvc_url_split(store, &list, e);
-    int status = n < 0 || n > KVC_MAX_TIERS ? -1 : 0;
+    int status = n < 0 ? -1 : 0;
     *missing = 0;
     if (n > KVC_MAX_TIERS)
-        kvc_fail(e, KVC_ERR_USAGE, "a store has at most %d tiers", KVC_MAX_TIERS);
+        status = kvc_fail(e, KVC_ERR_USAGE, "a store has at most %d tiers", KVC_MAX_TIERS);
     for (int i = 0; i < n && !status; i++) {
         if ((status = kvc_url_parse(&url, list[i], e)) != 0) break;
         if (strcmp(url.scheme, "dir") == 0 && !is_store(url.place)) *missing |= UINT32_C(1) << i;

@@ -168,8 +168,8 @@ int kvc_pack_device(struct kvc_device *d, const struct kvc_memory *m,
     struct packing p = {.device = d};
     if (m && kvc_sized_take(&p.memory, sizeof p.memory, m, "kvc_memory", e)) return -1;
     if (!(p.file = kvc_file_open_arrays(m, e))) return -1;
-    const int status = find_rows(&p, e) || pack_device_pack(&p, how, options, write, state, e) ? -1
-                                                                                               : 0;
+    int status = find_rows(&p, e);
+    if (!status) status = pack_device_pack(&p, how, options, write, state, e);
     if (!status && result)
         *result = (struct kvc_pack_device_result){.bytes = p.file->bytes,
                                                   .raw = kvc_device_encoder_raw(p.encoder)};

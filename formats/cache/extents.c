@@ -88,7 +88,8 @@ int kvc_extents_region(struct kvc_cache *c, uint64_t size, const struct kvc_plac
     struct kvc_gap *found;
     uint64_t n_found;
     if (kvc_region_gaps(c, size, place, n, &found, &n_found, e)) return -1;
-    int status = add_places(c, place, n, e) || add_extent(c, &x, e) ? -1 : 0;
+    int status = add_places(c, place, n, e);
+    if (!status) status = add_extent(c, &x, e);
     for (uint64_t i = 0; i < n_found && !status; i++)
         if (__builtin_add_overflow(c->literal_size, found[i].size, &c->literal_size))
             status = kvc_fail(e, KVC_ERR_DAMAGED, "extents overflow");

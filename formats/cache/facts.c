@@ -17,27 +17,7 @@
 /* --- words --- */
 
 static void read_source(struct kvc_facts *f, const char *text) {
-    /* how the values of source.format begin; longer names before those that they begin with */
-    static const struct {
-        const char *begin;
-        enum kvc_source source;
-    } sources[] = {{"llama.cpp", KVC_SOURCE_LLAMA},
-                   {"safetensors", KVC_SOURCE_SAFETENSORS},
-                   {"npz", KVC_SOURCE_NPZ},
-                   {"mlx", KVC_SOURCE_MLX},
-                   {"torch", KVC_SOURCE_TORCH},
-                   {"raw", KVC_SOURCE_RAW},
-                   {"vllm-blocks", KVC_SOURCE_VLLM_BLOCKS},
-                   {"vllm", KVC_SOURCE_VLLM},
-                   {"lmcache-gds", KVC_SOURCE_LMCACHE_GDS},
-                   {"lmcache", KVC_SOURCE_LMCACHE},
-                   {"hicache", KVC_SOURCE_HICACHE}};
-    f->source = KVC_SOURCE_OTHER;
-    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++)
-        if (strncmp(text, sources[i].begin, strlen(sources[i].begin)) == 0) {
-            f->source = sources[i].source;
-            return;
-        }
+    f->of_llama = strncmp(text, "llama.cpp", 9) == 0;
 }
 
 static void read_pairing(struct kvc_facts *f, const char *text) {

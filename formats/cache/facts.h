@@ -27,23 +27,6 @@ enum kvc_meta_type {
     KVC_META_U64S = 7 /* array of u64 */
 };
 
-/* The file format that a cache was read from first: a .kvc keeps the format of the file that was
- * packed. */
-enum kvc_source {
-    KVC_SOURCE_OTHER, /* unknown, or a format without rules of its own */
-    KVC_SOURCE_LLAMA, /* llama.cpp: sequences and sessions */
-    KVC_SOURCE_SAFETENSORS,
-    KVC_SOURCE_NPZ,
-    KVC_SOURCE_MLX,
-    KVC_SOURCE_TORCH,
-    KVC_SOURCE_RAW,
-    KVC_SOURCE_VLLM, /* folders of the ExampleConnector */
-    KVC_SOURCE_VLLM_BLOCKS,
-    KVC_SOURCE_LMCACHE,
-    KVC_SOURCE_LMCACHE_GDS,
-    KVC_SOURCE_HICACHE
-};
-
 /* Where in a layer hidden states were taken, relative to the norm before attention. */
 enum kvc_hidden_place { KVC_HIDDEN_UNKNOWN, KVC_HIDDEN_BEFORE_NORM, KVC_HIDDEN_AFTER_NORM };
 
@@ -52,7 +35,7 @@ enum kvc_hidden_place { KVC_HIDDEN_UNKNOWN, KVC_HIDDEN_BEFORE_NORM, KVC_HIDDEN_A
 /* A zeroed struct knows nothing. Texts and hashes, which have 32 bytes, are owned by the metadata;
  * NULL: unknown, or empty. */
 struct kvc_facts {
-    enum kvc_source source;
+    int of_llama;               /* 1: the file that the cache was read from first was llama.cpp's */
     struct kvc_rope_facts rope; /* of K; without the angles of a layer (layer_rope.h) */
 
     uint64_t tile[2]; /* Hadamard tiles by which K and V are rotated; 0: not rotated, or unknown */

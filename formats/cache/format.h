@@ -1,6 +1,6 @@
 /* format.h: the table of file formats: a row {name, probe, import, export} each. Not for the
  * container's inside (container.h). A new engine format is one file, one paragraph of ENGINES.md
- * and one row in formats.c. */
+ * and one row of KVC_FORMATS. */
 #ifndef KVC_FORMAT_H
 #define KVC_FORMAT_H
 
@@ -106,8 +106,7 @@ struct kvc_format {
     const struct kvc_format_option *import_options, *export_options;
     /* an option of the tools that takes all import options at once, without "--"; NULL: none */
     const char *tool;
-    enum kvc_source source; /* of the caches that are read from it */
-    unsigned lacks;         /* enum kvc_format_lack bits, of what is written */
+    unsigned lacks; /* enum kvc_format_lack bits, of what is written */
     /* 0 for dtypes that are written as float32; NULL: all are written as they are */
     int (*keeps)(enum kvc_dtype dtype);
     /* why a source's own bytes may be missing though nothing was left out; NULL: they never are */
@@ -172,17 +171,23 @@ int kvc_export_members(const struct kvc_format *f, const struct kvc_cache *c,
                        const struct kvc_export_options *o, const struct kvc_member_sink *out,
                        struct kvc_error *e);
 
-extern const struct kvc_format kvc_format_kvc;
-extern const struct kvc_format kvc_format_llama;
-extern const struct kvc_format kvc_format_vllm;
-extern const struct kvc_format kvc_format_vllm_blocks;
-extern const struct kvc_format kvc_format_safetensors;
-extern const struct kvc_format kvc_format_npz;
-extern const struct kvc_format kvc_format_mlx;
-extern const struct kvc_format kvc_format_torch;
-extern const struct kvc_format kvc_format_raw;
-extern const struct kvc_format kvc_format_lmcache;
-extern const struct kvc_format kvc_format_lmcache_gds;
-extern const struct kvc_format kvc_format_hicache;
+/* All formats, in the order in which input is probed. The text source.format in the metadata of a
+ * cache begins with the name of its format. */
+#define KVC_FORMATS(ROW) \
+    ROW(kvc)             \
+    ROW(llama)           \
+    ROW(vllm)            \
+    ROW(vllm_blocks)     \
+    ROW(mlx)             \
+    ROW(lmcache_gds)     \
+    ROW(safetensors)     \
+    ROW(torch)           \
+    ROW(npz)             \
+    ROW(lmcache)         \
+    ROW(hicache)         \
+    ROW(raw)
+#define KVC_DECLARE(NAME) extern const struct kvc_format kvc_format_##NAME;
+KVC_FORMATS(KVC_DECLARE)
+#undef KVC_DECLARE
 
 #endif

@@ -76,7 +76,7 @@ static const struct kvc_cells *live_cells(const struct kvc_cache *c) {
 static int are_without_positions(const struct join *j) {
     for (size_t i = 0; i < j->n; i++) {
         const struct kvc_cells *cells = live_cells(j->from[i].cache);
-        if (j->from[i].cache->meta.facts.source == KVC_SOURCE_LLAMA) return 0;
+        if (j->from[i].cache->meta.facts.of_llama) return 0;
         if (!cells->n || kvc_cells_position(cells, 0) ||
             kvc_cells_position(cells, cells->n - 1) != (int64_t)cells->n - 1)
             return 0;

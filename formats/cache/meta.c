@@ -7,6 +7,7 @@
 #include "formats/cache/rope_names.h"
 #include "formats/io/bytes.h"
 #include "formats/io/hash.h"
+#include "formats/io/printable.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -59,24 +60,10 @@ static int key_is_valid(const char *key, size_t n) {
     return 1;
 }
 
-/* Checks for well-formed UTF-8 without NUL: no overlong forms, no surrogates, nothing above
- * U+10FFFF. */
+/* Checks for well-formed UTF-8 without NUL. */
 static int text_is_valid(const uint8_t *s, size_t n) {
-    for (size_t i = 0; i < n;) {
-        unsigned more = s[i] < 0x80   ? 0
-                        : s[i] < 0xc2 ? 9
-                        : s[i] < 0xe0 ? 1
-                        : s[i] < 0xf0 ? 2
-                        : s[i] < 0xf5 ? 3
-                                      : 9;
-        if (!s[i] || more > 3 || n - i <= more) return 0;
-        if ((s[i] == 0xe0 && s[i + 1] < 0xa0) || (s[i] == 0xed && s[i + 1] > 0x9f) ||
-            (s[i] == 0xf0 && s[i + 1] < 0x90) || (s[i] == 0xf4 && s[i + 1] > 0x8f))
-            return 0;
-        for (unsigned k = 1; k <= more; k++)
-            if ((s[i + k] & 0xc0) != 0x80) return 0;
-        i += more + 1;
-    }
+    for (size_t i = 0, step; i < n; i += step)
+        if (!(step = kvc_utf8_length(s + i, n - i)) || !s[i]) return 0;
     return 1;
 }
 

@@ -405,20 +405,16 @@ static int chain(struct kvc_cache *c, const struct given *g, struct kvc_error *e
     uint8_t *keys = kvc_alloc(g->before / KVC_PREFIX_TOKENS, KVC_KEY_BYTES);
     const uint8_t *parent = keys + (g->before / KVC_PREFIX_TOKENS - 1) * KVC_KEY_BYTES;
     int status = keys ? 0 : kvc_fail_memory(e, "prefix keys");
-    if (!status)
-        status = kvc_prefix_begin(&p, identity, e) ||
-                         kvc_prefix_keys(&p, g->id - g->before, g->before, keys, e)
-                     ? -1
-                     : 0;
+    if (!status) status = kvc_prefix_begin(&p, identity, e);
+    if (!status) status = kvc_prefix_keys(&p, g->id - g->before, g->before, keys, e);
     if (!status && known && memcmp(known, parent, KVC_KEY_BYTES) != 0)
         status = kvc_fail(e, KVC_ERR_USAGE,
                           "the cache goes on from other token ids than those that are given "
                           "(" KVC_KEY_PREFIX_PARENT ")");
     if (!status && !known)
-        status = kvc_meta_set_bytes(&c->meta, KVC_KEY_PREFIX_PARENT, parent, KVC_KEY_BYTES, e) ||
-                         kvc_meta_set_text(&c->meta, KVC_KEY_PREFIX_IDENTITY, identity, e)
-                     ? -1
-                     : 0;
+        status = kvc_meta_set_bytes(&c->meta, KVC_KEY_PREFIX_PARENT, parent, KVC_KEY_BYTES, e);
+    if (!status && !known)
+        status = kvc_meta_set_text(&c->meta, KVC_KEY_PREFIX_IDENTITY, identity, e);
     free(keys);
     return status;
 }

@@ -255,10 +255,8 @@ static int put_scales(struct items *out, const struct kvc_cache *c, const struct
                                "(scale.source): such a cache has no namespace");
     if (!status && !known) {
         buffer.n = 0;
-        status = kvc_sink_write(&sink, "", 1, e) ||
-                         kvc_sink_write(&sink, source->value, (size_t)source->size, e)
-                     ? -1
-                     : 0;
+        status = kvc_sink_write(&sink, "", 1, e);
+        if (!status) status = kvc_sink_write(&sink, source->value, (size_t)source->size, e);
     }
     if (!status && buffer.n > 1)
         prefix_space_put(out, SCALES, "scales", 0, buffer.data,

@@ -63,7 +63,7 @@ static int find_zeros(struct kvc_rows *r, const struct kvc_cache *c, struct kvc_
 /* Returns 1 if the positions are 0, 1, 2, ... and no file has said so. */
 static int positions_assumed(const struct kvc_cache *c) {
     const struct kvc_cells *cells = &c->part[0].cells;
-    if (c->meta.facts.source == KVC_SOURCE_LLAMA || c->meta.facts.positions_given) return 0;
+    if (c->meta.facts.of_llama || c->meta.facts.positions_given) return 0;
     return cells->n && !kvc_cells_position(cells, 0) &&
            kvc_cells_position(cells, cells->n - 1) == (int64_t)cells->n - 1;
 }

@@ -65,10 +65,8 @@ int kvc_values_join(struct kvc_meta *meta, const struct kvc_join_operand *from, 
     struct kvc_meta *of = kvc_alloc_zeros(n, sizeof *of);
     int status = of ? 0 : kvc_fail_memory(e, "metadata"), lossy = 0;
     for (size_t i = 0; i < n && !status; i++) {
-        status = kvc_meta_copy(&of[i], &from[i].cache->meta, e) ||
-                         (!from[i].is_kept && kvc_values_pass(&of[i], e))
-                     ? -1
-                     : 0;
+        status = kvc_meta_copy(&of[i], &from[i].cache->meta, e);
+        if (!status && !from[i].is_kept) status = kvc_values_pass(&of[i], e);
         lossy |= kvc_meta_find(&of[i], KVC_KEY_VALUES_RECIPE) != NULL;
     }
     kvc_meta_remove(meta, KVC_KEY_RECIPE);

@@ -102,7 +102,8 @@ static int try_pairings(struct kvc_align *a, double *best, const enum kvc_pairin
             continue;
         struct kvc_cache *view = permuted(a, side, guesses[i], e);
         if (!view) continue; /* these caches have no pairs to permute */
-        status = use_view(a, side, view, e) || fit(a, &a->sample[0], &error, e) ? -1 : 0;
+        status = use_view(a, side, view, e);
+        if (!status) status = fit(a, &a->sample[0], &error, e);
         drop_views(a, side, a->n_views[side] - 1);
         if (status || !(error < *best)) continue;
         *best = error;
@@ -125,7 +126,8 @@ static int try_tile(struct kvc_align *a, int side, int which, uint64_t tile, dou
     const enum kvc_pairing *any;
     double error;
     a->facts[side].tile[which] = tile;
-    int status = use_floats(a, e) || fit(a, &a->sample[which], &error, e) ? -1 : 0;
+    int status = use_floats(a, e);
+    if (!status) status = fit(a, &a->sample[which], &error, e);
     if (!status && error < *best) *best = error;
     if (!status && !which) status = try_pairings(a, best, &any, e);
     for (int s = 0; s < 2; s++) drop_views(a, s, 0);

@@ -117,7 +117,8 @@ static int measured(void *state, uint64_t item, void *result, struct kvc_error *
 
 int kvc_attend(struct kvc_attended *a, struct kvc_error *e) {
     struct views x = {.attended = a};
-    int status = open_views(&x, e) || list_layers(&x, e) ? -1 : 0;
+    int status = open_views(&x, e);
+    if (!status) status = list_layers(&x, e);
     if (!status) {
         const struct kvc_job job = {
             .n = a->n, .work = measure_layer, .commit = measured, .discard = free, .state = &x};

@@ -367,7 +367,9 @@ static int add_block(struct kvc_batch *b, const struct kvc_batch_block *x, int b
     if (!status && !runs_are_whole(&b->program, rows))
         status = kvc_fail(e, KVC_ERR_DAMAGED, "a block's program leaves rows out");
     if (!status) status = add_small(b, x, e);
-    if (!status) status = add_jobs(b, x, e) || add_runs(b, x, e) || add_digest(b, x, e) ? -1 : 0;
+    if (!status) status = add_jobs(b, x, e);
+    if (!status) status = add_runs(b, x, e);
+    if (!status) status = add_digest(b, x, e);
     if (!b->full && !status && b->size - b->used >= queue_bytes(b)) return 0;
     const int full = b->full || !status;
     b->used = before.used;

@@ -86,7 +86,8 @@ struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c,
     if (!status && !(l->target = kvc_alloc(c->n_tensors, sizeof *l->target)))
         status = kvc_fail_memory(e, "a plan");
     if (!status && c->n_tensors) memcpy(l->target, target, c->n_tensors * sizeof *l->target);
-    if (!status) status = kvc_load_plan(l, e) || kvc_load_plan_inputs(l, e) ? -1 : 0;
+    if (!status) status = kvc_load_plan(l, e);
+    if (!status) status = kvc_load_plan_inputs(l, e);
     if (!status) status = alloc_all(l, e);
     if (!status) return l;
     kvc_load_free(l);

@@ -207,14 +207,12 @@ int kvc_names_unknown(const struct kvc_array *array, size_t n, int mapped, struc
     if (are_numbered(array, n, "arr_"))
         return kvc_fail(e, KVC_ERR_UNKNOWN,
                         "the arrays have no names but 'arr_0' and so on, of numpy.savez(file, a, "
-                        "b); give names: numpy.savez(file, "
-                        "**{f'layers.{i}.keys': k[i], ...})");
+                        "b); give names: numpy.savez(file, **{f'layers.{i}.keys': k[i], ...})");
     if (are_numbered(array, n, ""))
         return kvc_fail(e, KVC_ERR_UNKNOWN,
                         "the file is a list of tensors, which does not say whether they are K or "
-                        "V; give the folder, or a tar "
-                        "archive, of it and of the other list, with the names keys and values: "
-                        "keys.pt, values.pt");
+                        "V; give the folder, or a tar archive, of it and of the other list, with "
+                        "the names keys and values: keys.pt, values.pt");
     return fail_names(array, n, e);
 }
 
@@ -226,8 +224,8 @@ int kvc_names_lone(const struct kvc_array *a, uint32_t layer, int is_k, struct k
                              "layer %" PRIu32 " has %s but no %s (%s)", layer, is_k ? "K" : "V",
                              is_k ? "V" : "K", one);
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                    "layer %" PRIu32 " has K but no V (%s); if these are latents of a model with "
-                    "latent attention, which have one head and "
-                    "no V, --latent takes them",
+                    "layer %" PRIu32
+                    " has K but no V (%s); if these are latents of a model with latent attention, "
+                    "which have one head and no V, --latent takes them",
                     layer, one);
 }

@@ -142,7 +142,6 @@ static int take_mask(struct kvc_cache *c, struct kvc_array *array, size_t n, str
     return 0;
 }
 
-/* Records the names of the arrays that have no meaning for kvc. */
 static int note_others(struct kvc_cache *c, const struct kvc_array *array, size_t n,
                        struct kvc_error *e) {
     char text[512] = "", shown[64], more[32];

@@ -4,6 +4,7 @@
 
 #include "codecs/memory.h"
 #include "formats/cache/mapped.h"
+#include "formats/engines/import.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,9 +118,8 @@ int kvc_arrays_source(struct kvc_cache *c, const struct kvc_array_list *list,
             list->array[i].in != b->member[list->array[i].member].in)
             return 0;
     for (size_t i = 0; i < b->n; i++) {
-        const struct kvc_input *in = kvc_bundle_open(b, i, e);
-        if (!in || (!b->is_file && kvc_extents_member(c, b->member[i].name, e))) return -1;
-        if (kvc_names_extents(c, list->array, list->n, in, e)) return -1;
+        const struct kvc_input *in = kvc_member_begin(c, b, i, e);
+        if (!in || kvc_names_extents(c, list->array, list->n, in, e)) return -1;
     }
     return 0;
 }

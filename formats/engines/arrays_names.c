@@ -2,6 +2,8 @@
  * Not for building the cache (arrays_read.c). */
 #include "formats/engines/arrays_read.h"
 
+#include "formats/engines/import.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,19 +14,15 @@ enum { MAX_DIGITS = 6 };
 #define DTYPE "dtype="
 
 const struct kvc_format_option kvc_arrays_options[] = {
-    [KVC_ARRAYS_MAP] = {.key = "map",
-                        .kind = KVC_OPTION_LIST,
-                        .value = "KIND=PATTERN",
-                        .tool = "map",
-                        .help = "names of arrays: KIND keys, values, kv (both), queries, "
-                                "hidden, tokens or positions; {i} for the layer number; "
-                                "axes=ORDER of arrays that are not [1, heads, tokens, "
-                                "dim]; dtype=bf16 of integers that are bits; repeat as needed"},
-    [KVC_ARRAYS_LATENT] =
-        {.key = "latent",
-         .kind = KVC_OPTION_FLAG,
-         .tool = "latent",
-         .help = "the model has latent attention, and the cache no V (llama, hicache, arrays)"},
+    [KVC_ARRAYS_MAP] =
+        {.key = "map",
+         .kind = KVC_OPTION_LIST,
+         .value = "KIND=PATTERN",
+         .tool = "map",
+         .help = "names of arrays: KIND keys, values, kv (both), queries, hidden, tokens or "
+                 "positions; {i} for the layer number; axes=ORDER of arrays that are not [1, "
+                 "heads, tokens, dim]; dtype=bf16 of integers that are bits; repeat as needed"},
+    [KVC_ARRAYS_LATENT] = KVC_LATENT_OPTION,
     {.key = NULL},
 };
 
@@ -112,7 +110,6 @@ static unsigned rule_of_map(const char *map, const char **pattern) {
     return RULES;
 }
 
-/* The patterns of the option `map`. */
 static const char *const *maps_of(const struct kvc_import_options *o) {
     return o && o->value ? o->value[KVC_ARRAYS_MAP].list : NULL;
 }
@@ -155,8 +152,7 @@ static int check_axes(const char *axes, struct kvc_error *e) {
     return good ? 0
                 : kvc_fail(e, KVC_ERR_USAGE,
                            "map=axes=%s: an axis is a letter, each once, slowest first: l layer, c "
-                           "K and V, b batch, t token, "
-                           "h head, d channel; t and d are needed",
+                           "K and V, b batch, t token, h head, d channel; t and d are needed",
                            axes);
 }
 
@@ -166,11 +162,11 @@ static int check_attention(const char *map, int both, const char *place, const c
                            struct kvc_error *e) {
     const int layers = axes && strchr(axes, 'l'), planes = axes && strchr(axes, 'c');
     if (!place && !layers)
-        return kvc_fail(e, KVC_ERR_USAGE,
-                        "map=%s: the pattern needs {i} once, in place of the layer number; if the "
-                        "array holds all layers, say the "
-                        "order of its axes, for instance map=axes=%s",
-                        map, both ? "lcbhtd" : "lbhtd");
+        return kvc_fail(
+            e, KVC_ERR_USAGE,
+            "map=%s: the pattern needs {i} once, in place of the layer number; if the array holds "
+            "all layers, say the order of its axes, for instance map=axes=%s",
+            map, both ? "lcbhtd" : "lbhtd");
     if (place && layers)
         return kvc_fail(e, KVC_ERR_USAGE,
                         "map=%s: {i} is the layer, and map=axes=%s has another axis of layers (l)",

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { KEYS = 7 };
+
 /* A tensor that was recognised by its name. */
 struct item {
     size_t array;
@@ -21,77 +23,62 @@ struct item {
     enum kvc_part_kind part;
     struct kvc_shape shape;
     struct kvc_strides strides;
-    uint32_t layer; /* number in the cache */
+    uint32_t layer;     /* number in the cache */
+    uint64_t key[KEYS]; /* of the order that is sorted by */
 };
 
 static int arrays_read_is_attention(const struct item *item) {
     return item->name.role <= KVC_ROLE_LATENT;
 }
 
-/* Finds shape and strides of an array that is K, V, queries or hidden states. */
 static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_error *e) {
-    char what[320];
-    kvc_array_describe(a, what, sizeof what);
+    struct kvc_shape *shape = &item->shape;
     if (!a->info)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: caches have no such element type", what);
-    item->shape.dtype = a->info->dtype;
+        return kvc_array_fail(a, e, KVC_ERR_UNSUPPORTED, "caches have no such element type");
     if (item->name.role == KVC_ROLE_HIDDEN) {
         if ((a->rank != 2 && a->rank != 3) || (a->rank == 3 && a->dim[0] != 1))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: hidden states must be [1,T,d] or [T,d]",
-                            what);
-        item->shape.tokens = a->dim[a->rank - 2];
-        item->shape.heads = 1;
-        item->shape.dim = a->dim[a->rank - 1];
+            return kvc_array_fail(a, e, KVC_ERR_UNSUPPORTED,
+                                  "hidden states must be [1,T,d] or [T,d]");
+        *shape = (struct kvc_shape){a->info->dtype, a->dim[a->rank - 2], 1, a->dim[a->rank - 1]};
     } else {
         if (a->rank != 4)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: must be [1, heads, tokens, head dim]",
-                            what);
-        if (a->dim[0] != 1)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "%s: holds %" PRIu64
-                            " sequences (batch); kvc takes one, save each to its own file",
-                            what, a->dim[0]);
-        item->shape.tokens = a->dim[2];
-        item->shape.heads = a->dim[1];
-        item->shape.dim = a->dim[3];
+            return kvc_array_fail(a, e, KVC_ERR_UNSUPPORTED,
+                                  "must be [1, heads, tokens, head dim]");
+        if (a->dim[0] != 1) return kvc_array_fail_batch(a, a->dim[0], e);
+        *shape = (struct kvc_shape){a->info->dtype, a->dim[2], a->dim[1], a->dim[3]};
     }
-    if (!kvc_shape_check(&item->shape))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "%s: has no heads or channels, or is larger than kvc handles", what);
-    if (item->shape.tokens > KVC_MAX_CELLS)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: more tokens than kvc handles (2^31)", what);
+    if (!kvc_shape_check(shape))
+        return kvc_array_fail(a, e, KVC_ERR_UNSUPPORTED,
+                              "has no heads or channels, or is larger than kvc handles");
+    if (shape->tokens > KVC_MAX_CELLS)
+        return kvc_array_fail(a, e, KVC_ERR_UNSUPPORTED, "more tokens than kvc handles (2^31)");
     if (a->strided) {
         const uint64_t *last = &a->stride[a->rank - 1];
         item->strides = (struct kvc_strides){.token = last[-1],
                                              .head = a->rank == 4 ? last[-2] : 0,
                                              .block = *last};
-        if (!kvc_strides_check(&item->shape, &item->strides, a->size))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "%s: its strides put several values into the same bytes (an expanded "
-                            "view); save a copy of it",
-                            what);
+        if (!kvc_strides_check(shape, &item->strides, a->size))
+            return kvc_array_fail(a, e, KVC_ERR_UNSUPPORTED,
+                                  "its strides put several values into the same bytes (an expanded "
+                                  "view); save a copy of it");
         return 0;
     }
-    if (item->shape.tokens * kvc_row_bytes(&item->shape) != a->size)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "%s: has %" PRIu64 " bytes of data", what, a->size);
-    item->strides = kvc_strides_heads_first(&item->shape);
+    if (shape->tokens * kvc_row_bytes(shape) != a->size)
+        return kvc_array_fail(a, e, KVC_ERR_DAMAGED, "has %" PRIu64 " bytes of data", a->size);
+    item->strides = kvc_strides_heads_first(shape);
     return 0;
 }
 
-/* Finds the length of an array of integers. */
 static int count_integers(const struct kvc_array *a, const char *meaning, uint64_t *n,
                           struct kvc_error *e) {
-    char what[320];
-    kvc_array_describe(a, what, sizeof what);
     if (!a->int_size || !(a->rank == 1 || (a->rank == 2 && a->dim[0] == 1)))
-        return kvc_fail(
-            e, KVC_ERR_UNSUPPORTED,
-            "%s: %s must be [T] or [1,T] signed 32- or 64-bit integers; if this array holds "
-            "something else, name another one: map=%s=NAME",
-            what, meaning, meaning);
+        return kvc_array_fail(a, e, KVC_ERR_UNSUPPORTED,
+                              "%s must be [T] or [1,T] signed 32- or 64-bit integers; if this "
+                              "array holds something else, name another one: map=%s=NAME",
+                              meaning, meaning);
     *n = a->dim[a->rank - 1];
     if (*n > KVC_MAX_CELLS || (!a->strided && *n * a->int_size != a->size))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "%s: has %" PRIu64 " bytes of data", what, a->size);
+        return kvc_array_fail(a, e, KVC_ERR_DAMAGED, "has %" PRIu64 " bytes of data", a->size);
     return 0;
 }
 
@@ -126,9 +113,7 @@ static int check_same(const struct kvc_array *a, const struct kvc_array *b, cons
 }
 
 static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kvc_error *e) {
-    char what[320];
     uint64_t n;
-    kvc_array_describe(a, what, sizeof what);
     if (count_integers(a, "tokens", &n, e)) return -1;
     int32_t *tokens = kvc_alloc(n, sizeof *tokens);
     if (!tokens) return kvc_fail_memory(e, "tokens");
@@ -137,8 +122,8 @@ static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kv
     for (uint64_t i = 0; i < n && !status; i++) {
         int64_t id = integer_at(a, i);
         if (id < 0 || id > INT32_MAX)
-            status = kvc_fail(e, KVC_ERR_DAMAGED,
-                              "%s: entry %" PRIu64 " is no token id (0 to 2^31-1)", what, i);
+            status = kvc_array_fail(a, e, KVC_ERR_DAMAGED,
+                                    "entry %" PRIu64 " is no token id (0 to 2^31-1)", i);
         tokens[i] = (int32_t)id;
     }
     if (pinned) kvc_input_unpin(a->in, a->at, a->size);
@@ -147,31 +132,33 @@ static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kv
     return status;
 }
 
-/* Orders parts by kind, the longest first; then layers by number; then the tensors of a layer.
- * Queries and hidden states of one length share a part but are layers of their own. */
-static int by_layer(const void *pa, const void *pb) {
+/* BY_PART: parts by kind, the longest first; then layers by number; then the tensors of a layer.
+ * Queries and hidden states of one length share a part but are layers of their own.
+ * BY_MEANING: by role and layer, not by length: neighbours of one layer must fit together.
+ * BY_LAYER: layer by layer, each layer's K and V before its queries and the like: predictions are
+ * from lower numbers. */
+enum order { BY_PART, BY_MEANING, BY_LAYER };
+
+static int by_key(const void *pa, const void *pb) {
     const struct item *a = pa, *b = pb;
-    if (a->part != b->part) return a->part < b->part ? -1 : 1;
-    if (a->shape.tokens != b->shape.tokens) return a->shape.tokens > b->shape.tokens ? -1 : 1;
-    if (a->part == KVC_PART_COMPANION && a->name.role != b->name.role)
-        return a->name.role < b->name.role ? -1 : 1;
-    if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
-    if (a->name.sliding != b->name.sliding) return a->name.sliding ? 1 : -1;
-    if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
-    return a->array < b->array ? -1 : 1;
+    for (unsigned i = 0; i < KEYS; i++)
+        if (a->key[i] != b->key[i]) return a->key[i] < b->key[i] ? -1 : 1;
+    return 0;
 }
 
-/* Orders tensors by role and layer, not by length: neighbours of one layer must fit together. */
-static int by_meaning(const void *pa, const void *pb) {
-    const struct item *a = pa, *b = pb;
-    if (arrays_read_is_attention(a) != arrays_read_is_attention(b))
-        return arrays_read_is_attention(a) ? -1 : 1;
-    if (a->name.sliding != b->name.sliding) return a->name.sliding ? 1 : -1;
-    if (!arrays_read_is_attention(a) && a->name.role != b->name.role)
-        return a->name.role < b->name.role ? -1 : 1;
-    if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
-    if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
-    return a->array < b->array ? -1 : 1;
+static void sort_items(struct item *item, size_t n, enum order order) {
+    for (struct item *a = item; a < item + n; a++) {
+        const uint64_t role = a->name.role, layer = a->name.layer, sliding = a->name.sliding != 0,
+                       other = !arrays_read_is_attention(a);
+        const uint64_t keys[][KEYS] = {[BY_PART] = {a->part, UINT64_MAX - a->shape.tokens,
+                                                    a->part == KVC_PART_COMPANION ? role : 0, layer,
+                                                    sliding, role, a->array},
+                                       [BY_MEANING] = {other, sliding, other ? role : 0, layer,
+                                                       role, a->array},
+                                       [BY_LAYER] = {layer, other, role, a->array}};
+        memcpy(a->key, keys[order], sizeof a->key);
+    }
+    if (n) qsort(item, n, sizeof *item, by_key);
 }
 
 static int same_layer(const struct item *a, const struct item *b) {
@@ -195,7 +182,7 @@ static int lone_of(const struct kvc_import_options *o) {
 static int check_layers(struct item *item, size_t n, const struct kvc_array *array, int lone,
                         struct kvc_error *e) {
     char one[320], other[320];
-    qsort(item, n, sizeof *item, by_meaning);
+    sort_items(item, n, BY_MEANING);
     for (size_t i = 0; i < n; i++) {
         struct item *a = &item[i];
         const struct item *b = i + 1 < n && same_layer(a, &item[i + 1]) ? &item[i + 1] : NULL;
@@ -232,7 +219,7 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
 /* Adds parts and layers, and puts every item into its layer. */
 static int arrays_read_add_layers(struct kvc_cache *c, struct item *item, size_t n,
                                   struct kvc_error *e) {
-    qsort(item, n, sizeof *item, by_layer);
+    sort_items(item, n, BY_PART);
     for (size_t i = 0; i < n; i++) {
         struct item *a = &item[i], *before = i ? &item[i - 1] : NULL;
         uint32_t part = before ? c->n_parts - 1 : KVC_NONE;
@@ -277,27 +264,23 @@ struct positions {
     int ids;                          /* 1: those of the live part are position_ids */
 };
 
-/* Sets the positions of a part from an array. */
 static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum kvc_part_kind kind,
                           uint32_t *part, struct kvc_error *e) {
-    char what[320];
     uint64_t n;
-    kvc_array_describe(a, what, sizeof what);
     if (count_integers(a, "positions", &n, e)) return -1;
     for (*part = 0; *part < c->n_parts; ++*part)
         if (c->part[*part].kind == kind && c->part[*part].cells.n == n) break;
     if (*part == c->n_parts)
-        return kvc_fail(
-            e, KVC_ERR_DAMAGED,
-            "%s: no %s layers have as many tokens; if this array does not hold positions, "
-            "name another one: map=positions=NAME",
-            what, kvc_part_kind_name(kind));
+        return kvc_array_fail(a, e, KVC_ERR_DAMAGED,
+                              "no %s layers have as many tokens; if this array does not hold "
+                              "positions, name another one: map=positions=NAME",
+                              kvc_part_kind_name(kind));
     if (kvc_input_pin(a->in, a->at, a->size, e)) return -1;
     int status = 0;
     for (uint64_t i = 0; i < n && !status; i++) {
         int64_t pos = integer_at(a, i);
         if (pos == INT64_MAX) /* because the end of a range must fit into 64 bits */
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no position", what, i);
+            status = kvc_array_fail(a, e, KVC_ERR_DAMAGED, "entry %" PRIu64 " is no position", i);
         c->part[*part].cells.pos[i] = pos;
     }
     kvc_input_unpin(a->in, a->at, a->size);
@@ -342,17 +325,6 @@ static int set_positions(struct kvc_cache *c, struct kvc_array *array, size_t n,
     return 0;
 }
 
-/* Orders tensors layer by layer, each layer's K and V before its queries and the like: predictions
- * are from lower numbers. */
-static int by_number(const void *pa, const void *pb) {
-    const struct item *a = pa, *b = pb;
-    if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
-    if (arrays_read_is_attention(a) != arrays_read_is_attention(b))
-        return arrays_read_is_attention(a) ? -1 : 1;
-    if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
-    return a->array < b->array ? -1 : a->array > b->array;
-}
-
 static int arrays_read_build(struct kvc_cache *c, struct item *item, size_t n,
                              struct kvc_array *array, size_t arrays, int lone,
                              struct positions *given, struct kvc_error *e) {
@@ -361,7 +333,7 @@ static int arrays_read_build(struct kvc_cache *c, struct item *item, size_t n,
         given->ids = (given->array[0] = kvc_names_position_ids(array, arrays, live)) != NULL;
     if (check_layers(item, n, array, lone, e) || arrays_read_add_layers(c, item, n, e)) return -1;
     if (set_positions(c, array, arrays, given, e) || note_short(c, item, n, given, e)) return -1;
-    qsort(item, n, sizeof *item, by_number);
+    sort_items(item, n, BY_LAYER);
     for (size_t i = 0; i < n; i++) {
         struct kvc_array *a = &array[item[i].array];
         a->tensor = kvc_cache_add_tensor(c, item[i].layer, item[i].name.role, &item[i].shape, e);
@@ -380,7 +352,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
     size_t items = 0;
     struct positions given = {.array = {NULL, NULL}};
     const struct kvc_array *tokens = NULL;
-    struct item *item = calloc(n ? n : 1, sizeof *item);
+    struct item *item = kvc_alloc_zeros(n, sizeof *item);
     if (!item) return kvc_fail_memory(e, "arrays");
     for (size_t i = 0; i < n && !status; i++) {
         array[i].tensor = KVC_NONE;

@@ -113,15 +113,14 @@ int kvc_names_beside(struct kvc_cache *c, struct kvc_array *array, size_t n, str
  * share a byte are refused. */
 int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n,
                       const struct kvc_input *in, struct kvc_error *e);
-/* Sets the metadata that all collections of arrays share: format, size in bytes, heads and layers
- * known, no Hadamard rotation. The pairing is o->pairing when given, else `pairing`, else none.
- * `assumed` is 1 where nothing in the file says the pairing. */
-int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes,
-                   const struct kvc_import_options *o, enum kvc_pairing pairing, int assumed,
-                   struct kvc_error *e);
 /* Records the position of the first token where arrays of tokens and positions have the same length
  * and positions begin above 0. For formats that have no other place for it. */
 int kvc_names_first_token(struct kvc_cache *c, struct kvc_error *e);
+/* Fails, with the description of an array before the message. Returns -1. */
+int kvc_array_fail(const struct kvc_array *a, struct kvc_error *e, enum kvc_code code,
+                   const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* Fails because an array holds n sequences. */
+int kvc_array_fail_batch(const struct kvc_array *a, uint64_t n, struct kvc_error *e);
 /* Describes an array for messages: "array 'layers.0.keys' (F16 [1,3,7,64])". */
 const char *kvc_array_describe(const struct kvc_array *a, char *text, size_t size);
 

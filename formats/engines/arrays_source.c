@@ -9,6 +9,7 @@
 #include "formats/io/safetensors_file.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,23 @@ const char *kvc_array_describe(const struct kvc_array *a, char *text, size_t siz
     if (n >= 0 && (size_t)n < size)
         snprintf(text + n, size - (size_t)n, "%s])", a->rank > KVC_ARRAY_RANK ? ",..." : "");
     return text;
+}
+
+int kvc_array_fail(const struct kvc_array *a, struct kvc_error *e, enum kvc_code code,
+                   const char *format, ...) {
+    char what[320], text[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    return kvc_fail(e, code, "%s: %s", kvc_array_describe(a, what, sizeof what), text);
+}
+
+int kvc_array_fail_batch(const struct kvc_array *a, uint64_t n, struct kvc_error *e) {
+    return kvc_array_fail(a, e, KVC_ERR_UNSUPPORTED,
+                          "holds %" PRIu64
+                          " sequences (batch); kvc takes one, save each to its own file",
+                          n);
 }
 
 int kvc_array_of_safetensors(struct kvc_array *a, const struct kvc_safetensors_tensor *t,
@@ -107,24 +125,6 @@ int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t
 }
 
 /* --- metadata --- */
-
-int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes,
-                   const struct kvc_import_options *o, enum kvc_pairing pairing, int assumed,
-                   struct kvc_error *e) {
-    if (o && o->pairing) {
-        pairing = o->pairing;
-        assumed = 0;
-    }
-    if (kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, format, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, bytes, e) ||
-        kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
-        kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e) ||
-        (pairing && kvc_meta_set_pairing(&c->meta, pairing, e)))
-        return -1;
-    return assumed ? kvc_meta_set_bool(&c->meta, KVC_KEY_ROPE_ASSUMED, 1, e) : 0;
-}
 
 int kvc_names_first_token(struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_cells *cells = &c->part[0].cells;

@@ -20,43 +20,34 @@ struct axes {
 static int find_axes(struct axes *axes, const struct kvc_array *a, const char *order,
                      struct kvc_error *e) {
     static const char letters[] = "lcbhtd";
-    char what[320];
     uint64_t step = a->info->size;
     *axes = (struct axes){.n = {1, 1, 1, 1, 1, 1}};
     if (a->rank != strlen(order))
-        return kvc_fail(e, KVC_ERR_USAGE,
-                        "%s: has %" PRIu64 " dimensions, and map=axes=%s says %zu",
-                        kvc_array_describe(a, what, sizeof what), a->rank, order, strlen(order));
+        return kvc_array_fail(a, e, KVC_ERR_USAGE,
+                              "has %" PRIu64 " dimensions, and map=axes=%s says %zu", a->rank,
+                              order, strlen(order));
     for (size_t i = a->rank; i-- > 0;) {
         const size_t axis = (size_t)(strchr(letters, order[i]) - letters);
         axes->n[axis] = a->dim[i];
         axes->stride[axis] = a->strided ? a->stride[i] : step;
         if (__builtin_mul_overflow(step, a->dim[i], &step))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "%s: is larger than kvc handles",
-                            kvc_array_describe(a, what, sizeof what));
+            return kvc_array_fail(a, e, KVC_ERR_DAMAGED, "is larger than kvc handles");
     }
     return 0;
 }
 
-/* Checks what the axes say of the array's sizes. */
 static int check_axes(const struct axes *axes, const struct kvc_array *a, const char *order,
                       int both, struct kvc_error *e) {
-    char what[320];
-    kvc_array_describe(a, what, sizeof what);
-    if (axes->n[BATCH] != 1)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "%s: holds %" PRIu64
-                        " sequences (batch); kvc takes one, save each to its own file",
-                        what, axes->n[BATCH]);
+    if (axes->n[BATCH] != 1) return kvc_array_fail_batch(a, axes->n[BATCH], e);
     if (both && axes->n[PLANE] != 2)
-        return kvc_fail(
-            e, KVC_ERR_USAGE,
-            "%s: the axis of K and V (c of map=axes=%s) must be of 2, and is of %" PRIu64, what,
-            order, axes->n[PLANE]);
+        return kvc_array_fail(
+            a, e, KVC_ERR_USAGE,
+            "the axis of K and V (c of map=axes=%s) must be of 2, and is of %" PRIu64, order,
+            axes->n[PLANE]);
     if (!axes->n[LAYER] || axes->n[LAYER] > MOST_LAYERS)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "%s: has %" PRIu64 " layers by map=axes=%s, and kvc handles 1 to %d", what,
-                        axes->n[LAYER], order, MOST_LAYERS);
+        return kvc_array_fail(a, e, KVC_ERR_UNSUPPORTED,
+                              "has %" PRIu64 " layers by map=axes=%s, and kvc handles 1 to %d",
+                              axes->n[LAYER], order, MOST_LAYERS);
     return 0;
 }
 
@@ -95,12 +86,10 @@ static int arrays_split_by_place(const void *pa, const void *pb) {
 /* Appends the pieces of an array to a list, in the order of their bytes. */
 static int split(struct kvc_array_list *to, const struct kvc_array *a, const char *order,
                  const struct kvc_name *name, struct kvc_error *e) {
-    char what[320];
     struct axes axes;
     const size_t first = to->n;
     if (!a->info)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: caches have no such element type",
-                        kvc_array_describe(a, what, sizeof what));
+        return kvc_array_fail(a, e, KVC_ERR_UNSUPPORTED, "caches have no such element type");
     if (find_axes(&axes, a, order, e)) return -1;
     if (check_axes(&axes, a, order, name->both, e)) return -1;
     for (uint64_t layer = 0; layer < axes.n[LAYER]; layer++)
@@ -121,20 +110,16 @@ static int arrays_split_is_attention(const struct kvc_name *name) {
     return name->kind == KVC_NAME_TENSOR && (name->role == KVC_ROLE_K || name->role == KVC_ROLE_V);
 }
 
-/* Takes integers as bits of the type that the user says. */
 static int take_dtype(struct kvc_array *a, const struct kvc_dtype_info *info, struct kvc_error *e) {
-    char what[320];
     if (!a->raw_size || (!info && a->info)) return 0;
-    kvc_array_describe(a, what, sizeof what);
     if (!info)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "%s: integers of 16 bits; if they are the bits of bf16, which numpy does "
-                        "not have, --map=dtype=bf16 reads "
-                        "them (of f16: dtype=f16)",
-                        what);
+        return kvc_array_fail(a, e, KVC_ERR_UNSUPPORTED,
+                              "integers of 16 bits; if they are the bits of bf16, which numpy does "
+                              "not have, --map=dtype=bf16 reads them (of f16: dtype=f16)");
     if (info->size != a->raw_size)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: has elements of %u bytes, and map=dtype=%s has %u",
-                        what, a->raw_size, info->name, (unsigned)info->size);
+        return kvc_array_fail(a, e, KVC_ERR_USAGE,
+                              "has elements of %u bytes, and map=dtype=%s has %u", a->raw_size,
+                              info->name, (unsigned)info->size);
     a->info = info;
     return 0;
 }

@@ -40,12 +40,11 @@ static int check_one_sequence(const struct kvc_cache *c, const struct kvc_cells 
     for (uint64_t i = 1; i < cells->n; i++) {
         uint32_t a = kvc_cell_at(cells, i - 1), b = kvc_cell_at(cells, i);
         if (cells->pos[a] == cells->pos[b] && !same_sequences(cells, a, b, ext))
-            return kvc_fail(
-                e, KVC_ERR_UNSUPPORTED,
-                "position %" PRId64
-                " occurs twice: the cache holds several sequences, and one file holds one; "
-                "save each sequence by itself",
-                cells->pos[a]);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "position %" PRId64
+                            " occurs twice: the cache holds several sequences, and one file holds "
+                            "one; save each sequence by itself",
+                            cells->pos[a]);
     }
     return 0;
 }
@@ -116,7 +115,7 @@ int kvc_arrays_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_
         if (!list->view[0]) return -1;
         list->cache = list->view[0];
     }
-    enum kvc_pairing to = o && o->pairing ? o->pairing : default_pairing(list->cache);
+    enum kvc_pairing to = o->pairing ? o->pairing : default_pairing(list->cache);
     if (kvc_arrays_pairing(list->cache, to, &list->view[1], e)) return -1;
     if (list->view[1]) list->cache = list->view[1];
     return 0;
@@ -221,7 +220,6 @@ static const struct kvc_part *reference_part(const struct kvc_cache *c, uint32_t
     return best;
 }
 
-/* Returns 1 when an import would assume the positions that a part has. */
 static int positions_are_assumed(const struct kvc_part *part, const struct kvc_part *reference) {
     const struct kvc_cells *cells = &part->cells, *others = &reference->cells;
     if (cells->n > others->n) return 0;
@@ -249,10 +247,9 @@ static int list_positions(struct kvc_arrays *list, const struct kvc_part *refere
         if (i && c->layer[i - 1].part == number) continue; /* layers are ordered by part */
         if (!is_exported(part, stream) || positions_are_assumed(part, reference)) continue;
         if (part->kind == KVC_PART_COMPANION)
-            return kvc_fail(
-                e, KVC_ERR_UNSUPPORTED,
-                "queries or hidden states of other than the last tokens cannot be exported as "
-                "arrays; leave them out");
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "queries or hidden states of other than the last tokens cannot be "
+                            "exported as arrays; leave them out");
         add_integers(list, KVC_NAME_POSITIONS, number, part->cells.n);
     }
     return 0;
@@ -368,4 +365,38 @@ int kvc_arrays_read(const struct kvc_arrays *list, size_t i, uint8_t **bytes, st
         return -1;
     }
     return 0;
+}
+
+int kvc_arrays_write(const struct kvc_arrays *list, struct kvc_sink *out, struct kvc_error *e) {
+    for (size_t i = 0; i < list->n; i++) {
+        uint8_t *bytes;
+        if (kvc_arrays_read(list, i, &bytes, e)) return -1;
+        const int status = kvc_sink_write(out, bytes, (size_t)list->item[i].bytes, e);
+        free(bytes);
+        if (status) return -1;
+    }
+    return 0;
+}
+
+int kvc_write_rows(const struct kvc_cache *c, const uint32_t *tensor, unsigned n, uint64_t unit,
+                   struct kvc_sink *out, struct kvc_error *e) {
+    const struct kvc_cells *cells = &kvc_tensor_part(c, *tensor)->cells;
+    const uint64_t row = kvc_row_bytes(&c->tensor[*tensor].shape),
+                   together = kvc_cells_run_rows(cells);
+    uint8_t *rows = kvc_alloc(together, row), *turns = n > 1 ? kvc_alloc(n * together, row) : rows;
+    int status = rows && turns ? 0 : kvc_fail_memory(e, "rows");
+    for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
+        after = kvc_cells_run_end(cells, b);
+        const uint64_t first = cells->block[b], count = cells->block[after] - first,
+                       bytes = count * row;
+        for (unsigned i = 0; i < n && !status; i++) {
+            status = c->read(c, tensor[i], first, count, rows, e);
+            for (uint64_t at = 0; at < bytes && n > 1 && !status; at += unit)
+                memcpy(turns + n * at + i * unit, rows + at, (size_t)unit);
+        }
+        if (!status) status = kvc_sink_write(out, turns, (size_t)(n * bytes), e);
+    }
+    if (n > 1) free(turns);
+    free(rows);
+    return status;
 }

@@ -41,6 +41,14 @@ void kvc_arrays_free(struct kvc_arrays *list);
 /* Reads the bytes of item i, row-major. The caller frees them. */
 int kvc_arrays_read(const struct kvc_arrays *list, size_t i, uint8_t **bytes, struct kvc_error *e);
 
+/* Writes the bytes of all items. */
+int kvc_arrays_write(const struct kvc_arrays *list, struct kvc_sink *out, struct kvc_error *e);
+
+/* Writes the rows of a tensor in order of position, or of two of one shape (n 2), which take turns
+ * after `unit` bytes. */
+int kvc_write_rows(const struct kvc_cache *c, const uint32_t *tensor, unsigned n, uint64_t unit,
+                   struct kvc_sink *out, struct kvc_error *e);
+
 /* Finds the stream to export: the only one that has cells (0 when none has). Refuses caches of
  * several sequences, in several streams or in one, because arrays do not record the sequence of a
  * token. */

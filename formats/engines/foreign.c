@@ -2,6 +2,7 @@
  * a message. */
 #include "formats/engines/foreign.h"
 
+#include "formats/engines/import.h"
 #include "formats/engines/lmcache_chunk.h"
 #include "formats/io/bytes.h"
 #include "formats/io/json_text.h"
@@ -35,8 +36,7 @@ static const struct magic {
      "it is a web page, as servers send in place of a file; download the file itself"},
     {"LMCR\1\1", 6, 0,
      "it is a compressed record as LMCache once discussed it, which no release of LMCache writes; "
-     "write the chunk with its "
-     "FSConnector"},
+     "write the chunk with its FSConnector"},
     {"\x93NUMPY", 6, 0, "it is one array (npy); write K and V of all layers with numpy.savez()"},
     {"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14, 0,
      "it is a file of torch.save() from before PyTorch 1.6, or in that format; load it with "
@@ -50,40 +50,27 @@ static int has_magic(const struct kvc_input *in, const struct magic *m) {
            memcmp(bytes, m->bytes, m->size) == 0;
 }
 
-/* Returns the parsed header of a safetensors file that contains one of the words below, or NULL. */
-static json_t *foreign_read_header(const struct kvc_input *in) {
-    static const char *const words[] = {"\"kvc.profile\""};
-    uint8_t head[9];
-    json_t *header = NULL;
-    if (in->size <= sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL) || head[8] != '{')
-        return NULL;
-    const uint64_t n = get_u64(head);
-    if (!n || n > MAX_HEADER || n > in->size - 8 || kvc_input_pin(in, 8, n, NULL)) return NULL;
-    for (size_t i = 0; i < sizeof words / sizeof words[0] && !header; i++)
-        if (memmem(in->data + 8, (size_t)n, words[i], strlen(words[i])))
-            header = kvc_json_load(in->data + 8, (size_t)n, 0, NULL);
-    kvc_input_unpin(in, 8, n);
-    return header;
-}
-
 static const char *text_of(const json_t *meta, const char *key, const char *otherwise) {
     const char *text = json_string_value(json_object_get(meta, key));
     return text && *text ? text : otherwise;
 }
 
-/* Recognises a safetensors file by the names of its arrays or by its metadata. */
-static int says_header(const json_t *header, char *text, size_t size) {
+static int says_profile(const struct kvc_input *in, char *text, size_t size) {
+    static const char *const words[] = {"\"kvc.profile\"", NULL};
+    uint64_t n;
+    if (!kvc_member_header(in, MAX_HEADER, words, &n) || kvc_input_pin(in, 8, n, NULL)) return 0;
+    json_t *header = kvc_json_load(in->data + 8, (size_t)n, 0, NULL);
+    kvc_input_unpin(in, 8, n);
     const json_t *meta = json_object_get(header, "__metadata__");
-    if (json_object_get(meta, "kvc.profile")) {
-        const char *texts = text_of(meta, "texts", "");
+    const int found = json_object_get(meta, "kvc.profile") != NULL;
+    const char *texts = text_of(meta, "texts", "");
+    if (found)
         snprintf(text, size,
                  "it is a profile (kvc-profile(5)) of %.200s, metric %.40s%s%.200s, not a cache",
                  text_of(meta, "model.name", "a model that it does not name"),
                  text_of(meta, "metric", "unknown"), *texts ? ", made of " : "", texts);
-    } else {
-        return 0;
-    }
-    return 1;
+    json_decref(header);
+    return found;
 }
 
 static const char *last_name(const char *path) {
@@ -99,9 +86,7 @@ static const char *says_beside(const struct kvc_input *in) {
                               finder = {"\0\0\0\1Bud1", 8, 0, NULL};
     if (has_magic(in, &checkpoints) || (in->name && kvc_name_ends_in(in->name, ".checkpoints")))
         return "it is a file of server checkpoints that llama-server keeps beside a slot, not a "
-               "cache; a folder or a tar archive "
-               "of "
-               "the slot and of this file keeps both";
+               "cache; a folder or a tar archive of the slot and of this file keeps both";
     if (has_magic(in, &apple))
         return "it is what macOS keeps beside a file (AppleDouble, ._NAME); the file itself is "
                "NAME";
@@ -120,10 +105,7 @@ int kvc_foreign(const struct kvc_input *in, char *text, size_t size) {
         snprintf(text, size, "%s", beside);
         return KVC_FOREIGN_BESIDE;
     }
-    json_t *header = foreign_read_header(in);
-    const int found = header && says_header(header, text, size);
-    json_decref(header);
-    return found;
+    return says_profile(in, text, size);
 }
 
 /* --- of what no format takes --- */
@@ -133,12 +115,11 @@ int kvc_foreign(const struct kvc_input *in, char *text, size_t size) {
 static int says_key(const char *name, char *text, size_t size) {
     struct kvc_lmcache_key key;
     if (!name || !kvc_lmcache_key_of(&key, name)) return 0;
-    const struct kvc_dtype_info *info = kvc_lmcache_dtype(key.dtype);
+    const struct kvc_dtype_info *info = kvc_import_dtype(key.dtype);
     snprintf(text, size,
              "it is named as LMCache's LocalDisk names the bytes of a chunk, whose shape [2, "
-             "layers, tokens, heads * dim] is not in "
-             "it; a JSON file NAME.meta beside it is read; without that, say "
-             "--from=lmcache:dtype=%s,layers=N,heads=H,dim=D",
+             "layers, tokens, heads * dim] is not in it; a JSON file NAME.meta beside it is read; "
+             "without that, say --from=lmcache:dtype=%s,layers=N,heads=H,dim=D",
              info ? info->name : "bf16");
     return 1;
 }
@@ -179,9 +160,7 @@ int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
         return 0;
     snprintf(text, size,
              "it is a pickle of Python, and reading one may run any program, so kvc does not; load "
-             "it, and save K and V as "
-             "safetensors or "
-             "with torch.save()");
+             "it, and save K and V as safetensors or with torch.save()");
     return 1;
 }
 
@@ -190,12 +169,4 @@ int kvc_foreign_unknown_members(const struct kvc_bundle *b, char *text, size_t s
         if (kvc_name_ends_in(b->member[i].name, ".pt") && says_key(b->member[i].name, text, size))
             return 1;
     return 0;
-}
-
-int kvc_member_is_beside(const char *name) {
-    return strncmp(last_name(name), "._", 2) == 0 || strcmp(last_name(name), ".DS_Store") == 0;
-}
-
-int kvc_member_is_checkpoints(const char *name) {
-    return kvc_name_ends_in(name, ".checkpoints") || kvc_name_ends_in(name, ".ckpt");
 }

@@ -20,10 +20,5 @@ int kvc_foreign_by_bytes(const struct kvc_input *in, char *text, size_t size);
 /* The same for several files, of a folder or an archive. */
 int kvc_foreign_unknown_members(const struct kvc_bundle *b, char *text, size_t size);
 
-/* Returns 1 for members that file systems of macOS keep beside the files (._NAME, .DS_Store): their
- * bytes are kept, but not read. */
-int kvc_member_is_beside(const char *name);
-/* Returns 1 for names of files with the checkpoints of a slot of llama-server. */
-int kvc_member_is_checkpoints(const char *name);
 
 #endif

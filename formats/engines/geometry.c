@@ -8,6 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct kvc_geometry kvc_geometry_of(const struct kvc_dtype_info *info, int latent, uint64_t layers,
+                                    uint64_t tokens, uint64_t heads, uint64_t dim) {
+    return (struct kvc_geometry){.info = info,
+                                 .latent = latent,
+                                 .count = {layers, latent ? 1 : 2, tokens, heads, dim}};
+}
+
 enum kvc_order_fault kvc_geometry_order(struct kvc_geometry *g, const char *order) {
     static const char letters[] = KVC_AXIS_LETTERS;
     unsigned seen = 0;
@@ -43,14 +50,12 @@ static uint64_t tensors_of(const struct kvc_geometry *g) {
     return g->count[KVC_AXIS_LAYER] * g->count[KVC_AXIS_CACHE];
 }
 
-/* Finds the layer and the cache of tensor i in the order of the file. */
 static uint32_t layer_of(const struct kvc_geometry *g, uint64_t i, unsigned *cache) {
     const uint64_t layers = g->count[KVC_AXIS_LAYER], caches = g->count[KVC_AXIS_CACHE];
     *cache = (unsigned)(g->caches_outside ? i / layers : i % caches);
     return (uint32_t)(g->caches_outside ? i % layers : i / caches);
 }
 
-/* Returns the place of tensor i, relative to the geometry. */
 static struct kvc_place place_of(const struct kvc_cache *c, const struct kvc_geometry *g,
                                  uint32_t layer, uint64_t cell, uint64_t i) {
     unsigned cache;
@@ -90,12 +95,9 @@ int kvc_geometry_map(struct kvc_cache *c, const struct kvc_geometry *g, uint32_t
     for (uint64_t i = 0; i < tensors_of(g); i++) {
         struct kvc_place place = place_of(c, g, layer, cell, i);
         struct kvc_tensor *t = &c->tensor[place.tensor];
-        if (are_runs(g, t)) {
+        if (are_runs(g, t)) { /* else a region says where the tensor lies */
             t->source = place.strides;
             t->source_size = span_of(g);
-        } else { /* a region says where the tensor lies */
-            t->source = kvc_strides_canonical(&t->shape);
-            t->source_size = kvc_tensor_bytes(t);
         }
         place.offset += offset;
         if (kvc_cache_map_place(c, in, &place, e)) return -1;

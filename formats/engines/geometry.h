@@ -38,6 +38,9 @@ enum kvc_order_fault {
     KVC_ORDER_OVERFLOW, /* the bytes of everything pass 64 bits */
     KVC_ORDER_BLOCKS    /* a block dtype needs dim as the last axis */
 };
+/* Returns a geometry of these counts, whose order is not set. */
+struct kvc_geometry kvc_geometry_of(const struct kvc_dtype_info *info, int latent, uint64_t layers,
+                                    uint64_t tokens, uint64_t heads, uint64_t dim);
 /* Sets strides and all after `latent` from `order`, the letters of the axes, slowest first. `info`
  * and `count` must be set, and no count may be 0. */
 enum kvc_order_fault kvc_geometry_order(struct kvc_geometry *g, const char *order);

@@ -7,8 +7,8 @@
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
-#include "formats/engines/arrays_read.h"
 #include "formats/engines/geometry.h"
+#include "formats/engines/import.h"
 #include "formats/engines/uniform.h"
 
 #include <inttypes.h>
@@ -22,24 +22,14 @@ enum { MAX_LAYERS = 65536 };
 enum { LAYOUT, DTYPE, LAYERS, HEADS, CHANNELS, PAGE, FIRST, LATENT };
 
 static const struct kvc_format_option options[] = {
-    [LAYOUT] = {.key = "layout", .kind = KVC_OPTION_TEXT, .value = "page_first_direct"},
-    [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
-    [LAYERS] =
-        {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
-    [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "H"},
-    [CHANNELS] =
-        {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "D"},
-    [PAGE] = {.key = "page",
-              .kind = KVC_OPTION_COUNT,
-              .min = 1,
-              .max = KVC_MAX_CELLS,
-              .value = "TOKENS"},
-    [FIRST] = {.key = "first", .kind = KVC_OPTION_COUNT, .max = KVC_MAX_CELLS, .value = "POSITION"},
-    [LATENT] = {.key = "latent",
-                .kind = KVC_OPTION_FLAG,
-                .tool = "latent",
-                .help = "the model has latent attention, and the cache no V (llama, hicache, "
-                        "arrays)"},
+    [LAYOUT] = KVC_TEXT_OPTION("layout", "page_first_direct"),
+    [DTYPE] = KVC_TEXT_OPTION("dtype", "bf16"),
+    [LAYERS] = KVC_COUNT_OPTION("layers", 1, MAX_LAYERS, "L"),
+    [HEADS] = KVC_COUNT_OPTION("heads", 1, UINT32_MAX, "H"),
+    [CHANNELS] = KVC_COUNT_OPTION("dim", 1, UINT32_MAX, "D"),
+    [PAGE] = KVC_COUNT_OPTION("page", 1, KVC_MAX_CELLS, "TOKENS"),
+    [FIRST] = KVC_COUNT_OPTION("first", 0, KVC_MAX_CELLS, "POSITION"),
+    [LATENT] = KVC_LATENT_OPTION,
     {.key = NULL},
 };
 
@@ -102,11 +92,10 @@ static int check_kind(const struct kvc_bundle *b, const struct kvc_import_option
 static int check_order(const struct kvc_bundle *b, struct kvc_error *e) {
     for (size_t i = 0; b->folder && b->n > 1 && i < b->n; i++)
         if (after_hash(b->member[i].name))
-            return kvc_fail(
-                e, KVC_ERR_USAGE,
-                "hicache: the pages of a folder are taken in the order of their names, and these "
-                "are hashes: name the "
-                "files by number, or put them into a tar archive in the order of the tokens");
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "hicache: the pages of a folder are taken in the order of their names, "
+                            "and these are hashes: name the files by number, or put them into a "
+                            "tar archive in the order of the tokens");
     return 0;
 }
 
@@ -133,30 +122,25 @@ static int take_layout(struct kvc_geometry *g, const char *layout, struct kvc_er
 static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options *o,
                          struct kvc_error *e) {
     const struct kvc_option_value *v = o->value;
-    memset(g, 0, sizeof *g);
-    g->latent = v[LATENT].count != 0;
-    if (!v[LAYOUT].text || !v[DTYPE].text || !v[LAYERS].count || !(v[HEADS].count || g->latent) ||
+    const int latent = v[LATENT].count != 0;
+    const struct kvc_dtype_info *info = v[DTYPE].text ? kvc_dtype_by_name(v[DTYPE].text) : NULL;
+    if (!v[LAYOUT].text || !v[DTYPE].text || !v[LAYERS].count || !(v[HEADS].count || latent) ||
         !v[CHANNELS].count || !v[PAGE].count)
-        return kvc_fail(
-            e, KVC_ERR_USAGE,
-            "hicache needs the geometry of a page: "
-            "layout=page_first_direct,dtype=bf16,layers=L,heads=H,dim=D,"
-            "page=TOKENS[,first=POSITION], with latent instead of heads=H for latent attention");
-    if (g->latent && v[HEADS].count > 1)
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "hicache needs the geometry of a page: "
+                        "layout=page_first_direct,dtype=bf16,layers=L,heads=H,dim=D,page=TOKENS[,"
+                        "first=POSITION], with latent instead of heads=H for latent attention");
+    if (latent && v[HEADS].count > 1)
         return kvc_fail(e, KVC_ERR_USAGE, "hicache: heads=%s, but latents have one head",
                         v[HEADS].text);
-    if (!(g->info = kvc_dtype_by_name(v[DTYPE].text)) || g->info->block > 1)
+    if (!info || info->block > 1)
         return kvc_fail(e, KVC_ERR_USAGE, "hicache: dtype=%s is no type of SGLang's caches",
                         v[DTYPE].text);
-    g->count[KVC_AXIS_LAYER] = v[LAYERS].count;
-    g->count[KVC_AXIS_CACHE] = g->latent ? 1 : 2;
-    g->count[KVC_AXIS_TOKEN] = v[PAGE].count;
-    g->count[KVC_AXIS_HEAD] = g->latent ? 1 : v[HEADS].count;
-    g->count[KVC_AXIS_DIM] = v[CHANNELS].count;
+    *g = kvc_geometry_of(info, latent, v[LAYERS].count, v[PAGE].count, latent ? 1 : v[HEADS].count,
+                         v[CHANNELS].count);
     return take_layout(g, v[LAYOUT].text, e);
 }
 
-/* Checks that each file is one page. */
 static int check_sizes(const struct kvc_geometry *g, const struct kvc_bundle *b,
                        struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++) {
@@ -171,33 +155,20 @@ static int check_sizes(const struct kvc_geometry *g, const struct kvc_bundle *b,
                      ? ", which is half of it: pages of latent attention have no V, and are read "
                        "with latent"
                      : "");
-        return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        return kvc_member_failed(b, i, e);
     }
     return 0;
 }
 
-/* Adds the pages, which are all members of the bundle. */
 static int add_pages(struct kvc_cache *c, const struct kvc_geometry *g, const struct kvc_bundle *b,
                      struct kvc_error *e) {
     const uint64_t page = g->count[KVC_AXIS_TOKEN];
     for (size_t i = 0; i < b->n; i++) {
-        const struct kvc_input *in = kvc_bundle_open(b, i, e);
-        if (!in) return -1;
-        if ((!b->is_file && kvc_extents_member(c, b->member[i].name, e)) ||
-            kvc_geometry_map(c, g, 0, i * page, in, 0, e) ||
+        const struct kvc_input *in = kvc_member_begin(c, b, i, e);
+        if (!in || kvc_geometry_map(c, g, 0, i * page, in, 0, e) ||
             kvc_geometry_extents(c, g, 0, i * page, in, 0, e))
             return -1;
     }
-    return 0;
-}
-
-/* K is paired as transformers keeps it, because SGLang does so; but no page says it. Models of
- * latents differ. */
-static int hicache_describe(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t bytes,
-                            const struct kvc_import_options *o, struct kvc_error *e) {
-    const enum kvc_pairing pairing = g->latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
-    if (kvc_names_meta(c, "hicache", bytes, o, pairing, !g->latent, e)) return -1;
-    if (kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, g->count[KVC_AXIS_TOKEN], e)) return -1;
     return 0;
 }
 
@@ -208,19 +179,13 @@ static int hicache_build(struct kvc_cache *c, const struct kvc_geometry *g,
     if (__builtin_mul_overflow(g->count[KVC_AXIS_TOKEN], b->n, &tokens) || tokens > KVC_MAX_CELLS)
         return kvc_fail(e, KVC_ERR_USAGE,
                         "hicache: the pages hold more tokens than kvc handles (2^31)");
-    const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, e);
-    if (part == KVC_NONE || kvc_cache_map(c, NULL, NULL, e)) return -1;
-    for (uint64_t i = 0; i < tokens; i++)
-        c->part[part].cells.pos[i] += (int64_t)o->value[FIRST].count;
-    for (uint32_t i = 0; i < g->count[KVC_AXIS_LAYER]; i++)
-        if (kvc_cache_add_layer(c, part, i, g->latent ? KVC_LAYER_LATENT : KVC_LAYER_FULL, e) ==
-            KVC_NONE)
-            return -1;
+    if (kvc_import_cells(c, tokens, o->value[FIRST].count, e)) return -1;
+    if (kvc_import_layers(c, 0, g->count[KVC_AXIS_LAYER], g->latent, e)) return -1;
     if (kvc_geometry_tensors(c, g, g->count[KVC_AXIS_DIM], 0, tokens, e)) return -1;
     if (add_pages(c, g, b, e)) return -1;
-    if (hicache_describe(c, g, kvc_bundle_size(b), o, e)) return -1;
-    if (kvc_cache_finish(c, e)) return -1;
-    return 0;
+    if (kvc_import_meta_assumed(c, "hicache", b, o, g->latent, e)) return -1;
+    if (kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, g->count[KVC_AXIS_TOKEN], e)) return -1;
+    return kvc_cache_finish(c, e);
 }
 
 static struct kvc_cache *hicache_import(const struct kvc_bundle *b,
@@ -229,12 +194,8 @@ static struct kvc_cache *hicache_import(const struct kvc_bundle *b,
     if (take_geometry(&g, o, e) || check_kind(b, o, e) || check_order(b, e) ||
         check_sizes(&g, b, e))
         return NULL;
-    struct kvc_cache *c = kvc_cache_new(e);
-    if (c && hicache_build(c, &g, b, o, e)) {
-        kvc_cache_free(c);
-        c = NULL;
-    }
-    return c;
+    struct kvc_cache *c = kvc_import_begin(e);
+    return kvc_import_end(c, c ? hicache_build(c, &g, b, o, e) : -1);
 }
 
 /* --- writing --- */
@@ -243,7 +204,6 @@ static int hicache_keeps(enum kvc_dtype dtype) {
     return kvc_dtype_info(dtype)->block == 1;
 }
 
-/* Checks that an option, if it is given, is what the cache has. */
 static int agree(const struct kvc_option_value *v, int option, uint64_t have, struct kvc_error *e) {
     return !v[option].text || v[option].count == have
                ? 0
@@ -251,12 +211,9 @@ static int agree(const struct kvc_option_value *v, int option, uint64_t have, st
                           options[option].key, v[option].text, have);
 }
 
-/* Sets the geometry of the pages that are written. */
 static int shape_pages(struct kvc_geometry *g, const struct kvc_uniform *u,
                        const struct kvc_option_value *v, struct kvc_error *e) {
     const struct kvc_cells *cells = &u->arrays.cache->part[u->part].cells;
-    memset(g, 0, sizeof *g);
-    g->latent = u->latent;
     if (v[LATENT].count && !u->latent)
         return kvc_fail(e, KVC_ERR_USAGE, "hicache: latent, but the cache has K and V");
     if (!u->heads_known && !u->latent)
@@ -277,16 +234,10 @@ static int shape_pages(struct kvc_geometry *g, const struct kvc_uniform *u,
                         "hicache: %" PRIu64 " tokens are no whole pages of %" PRIu64
                         ": select a multiple, as SGLang does",
                         u->tokens, v[PAGE].count);
-    g->info = u->info;
-    g->count[KVC_AXIS_LAYER] = u->layers;
-    g->count[KVC_AXIS_CACHE] = u->latent ? 1 : 2;
-    g->count[KVC_AXIS_TOKEN] = v[PAGE].count;
-    g->count[KVC_AXIS_HEAD] = u->heads;
-    g->count[KVC_AXIS_DIM] = u->dim;
+    *g = kvc_geometry_of(u->info, u->latent, u->layers, v[PAGE].count, u->heads, u->dim);
     return take_layout(g, v[LAYOUT].text, e);
 }
 
-/* Puts the rows of a page, from row `first` on, into their order. */
 static int fill_page(struct kvc_uniform *u, const struct kvc_geometry *g, uint64_t first,
                      uint8_t *page, struct kvc_error *e) {
     const struct kvc_cache *c = u->arrays.cache;
@@ -312,11 +263,10 @@ static int write_pages(struct kvc_uniform *u, const struct kvc_geometry *g,
     for (uint64_t first = 0; first < u->tokens && !status; first += step) {
         char name[32];
         snprintf(name, sizeof name, "%010" PRIu64 ".bin", first);
-        status = fill_page(u, g, first, page, e) || to->begin(to->state, name, g->bytes, e) ||
-                         kvc_sink_write(to->out, page, (size_t)g->bytes, e) ||
-                         to->finish(to->state, e)
-                     ? -1
-                     : 0;
+        status = fill_page(u, g, first, page, e);
+        if (!status) status = to->begin(to->state, name, g->bytes, e);
+        if (!status) status = kvc_sink_write(to->out, page, (size_t)g->bytes, e);
+        if (!status) status = to->finish(to->state, e);
     }
     free(page);
     return status;
@@ -327,7 +277,8 @@ static int hicache_export(const struct kvc_cache *c, const struct kvc_export_opt
     struct kvc_uniform u;
     struct kvc_geometry g;
     if (kvc_uniform_open(&u, c, o, hicache_keeps, "hicache", e)) return -1;
-    const int status = shape_pages(&g, &u, o->value, e) || write_pages(&u, &g, to, e) ? -1 : 0;
+    int status = shape_pages(&g, &u, o->value, e);
+    if (!status) status = write_pages(&u, &g, to, e);
     kvc_uniform_close(&u);
     return status;
 }
@@ -338,7 +289,6 @@ const struct kvc_format kvc_format_hicache = {
     .suffix = ".hicache",
     .import_options = options,
     .export_options = options,
-    .source = KVC_SOURCE_HICACHE,
     /* The number of heads and dtypes count as geometry, which readers must be given. */
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS |
              KVC_LACKS_COMPANIONS | KVC_LACKS_SNAPSHOTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING |

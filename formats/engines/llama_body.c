@@ -1,5 +1,5 @@
 /* llama_body.c: reads the bodies of llama.cpp's saved states by one reading. Not for finding the
- * reading (llama_read.c).
+ * reading (llama.c).
  *
  * [outputs: u32 n, i32 id[n], u64 n, f32 logit[n], u64 n, f32 embedding[n]]
  * BODY of the attention cache: [u32 streams;] per stream u32 cells; per cell i32 pos, u32 ids,
@@ -12,7 +12,6 @@
 
 #include "codecs/memory.h"
 #include "formats/cache/mapped.h"
-#include "formats/engines/llama.h"
 #include "formats/io/bytes.h"
 
 #include <inttypes.h>
@@ -122,7 +121,6 @@ struct rows {
     int transposed; /* 1: [channel][cell] */
 };
 
-/* Adds a tensor to the cache. Returns its number, or KVC_NONE. */
 static uint32_t add_tensor(struct kvc_llama_parser *p, uint32_t layer, enum kvc_role role,
                            uint32_t cells, const struct rows *r) {
     struct kvc_shape shape = {.dtype = r->info->dtype,

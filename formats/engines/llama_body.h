@@ -1,11 +1,14 @@
 /* llama_body.h: the bodies of llama.cpp's saved states: cells, tensors, recurrent states,
- * checkpoints. Not for heads, tokens and the choice of a reading (llama_read.c), nor for callers of
+ * checkpoints. Not for heads, tokens and the choice of a reading (llama.c), nor for callers of
  * the format. */
 #ifndef KVC_LLAMA_BODY_H
 #define KVC_LLAMA_BODY_H
 
 #include "formats/cache/cache.h"
 #include "formats/io/input.h"
+
+/* the begin of one sequence without a head, and of a checkpoint */
+#define KVC_LLAMA_MEMORY 0xaf143cd8u
 
 enum kvc_llama_structure {
     KVC_LLAMA_ATTENTION,

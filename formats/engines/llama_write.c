@@ -1,11 +1,12 @@
 /* llama_write.c: writes a slot file of llama.cpp (GGSQ, one sequence) from a cache. Layout:
- * llama_read.c. */
+ * llama.c. */
 #include "formats/engines/llama.h"
 
 #include "codecs/memory.h"
 #include "formats/cache/facts.h"
 #include "formats/cache/rope_names.h"
 #include "formats/cache/view.h"
+#include "formats/engines/arrays_write.h"
 #include "formats/io/bytes.h"
 
 #include <inttypes.h>
@@ -58,25 +59,14 @@ static int emit_transposed(struct out *o, uint32_t t) {
 }
 
 static int emit_tensor(struct out *o, uint32_t t) {
-    const struct kvc_tensor *tensor = &o->cache->tensor[t];
-    const struct kvc_cells *cells = &kvc_tensor_part(o->cache, t)->cells;
-    uint64_t row = kvc_row_bytes(&tensor->shape);
-    uint8_t head[12], *rows = kvc_alloc(row, kvc_cells_run_rows(cells));
-    int status = rows ? 0 : kvc_fail_memory(o->e, "rows");
-    put_u32(head, (uint32_t)kvc_dtype_info(tensor->shape.dtype)->ggml);
-    put_u64(head + 4, row);
-    if (!status) status = kvc_sink_write(o->sink, head, sizeof head, o->e);
-    for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
-        after = kvc_cells_run_end(cells, b);
-        uint64_t first = cells->block[b], n = cells->block[after] - first;
-        status = o->cache->read(o->cache, t, first, n, rows, o->e) ||
-                 kvc_sink_write(o->sink, rows, (size_t)(n * row), o->e);
-    }
-    free(rows);
-    return status ? -1 : 0;
+    const struct kvc_shape *shape = &o->cache->tensor[t].shape;
+    uint8_t head[12];
+    put_u32(head, (uint32_t)kvc_dtype_info(shape->dtype)->ggml);
+    put_u64(head + 4, kvc_row_bytes(shape));
+    if (kvc_sink_write(o->sink, head, sizeof head, o->e)) return -1;
+    return kvc_write_rows(o->cache, &t, 1, 0, o->sink, o->e);
 }
 
-/* Writes the cells and layers of the stream that has them. */
 static int emit_stream(struct out *o, uint32_t part) {
     const struct kvc_cache *c = o->cache;
     const struct kvc_cells *cells = &c->part[part].cells;
@@ -220,15 +210,14 @@ static int check_tensors(const struct out *o, const int known[2]) {
         if (info->block > 1 && kv && o->transposed)
             return kvc_fail(o->e, KVC_ERR_UNSUPPORTED,
                             "llama: %s is %s, whose blocks llama.cpp does not transpose: leave out "
-                            "transposed-v, or write a cache "
-                            "that was packed with --dequantize",
+                            "transposed-v, or write a cache that was packed with --dequantize",
                             label, info->name);
         if (info->block > 1 && o->version >= 4 && !known[kv])
-            return kvc_fail(o->e, KVC_ERR_UNSUPPORTED,
-                            "llama: %s is quantised and whether it is Hadamard-rotated is unknown; "
-                            "version 4 must record it "
-                            "(version 3 does not): say hadamard-%s=TILE or hadamard-%s=none",
-                            label, kv ? "v" : "k", kv ? "v" : "k");
+            return kvc_fail(
+                o->e, KVC_ERR_UNSUPPORTED,
+                "llama: %s is quantised and whether it is Hadamard-rotated is unknown; version 4 "
+                "must record it (version 3 does not): say hadamard-%s=TILE or hadamard-%s=none",
+                label, kv ? "v" : "k", kv ? "v" : "k");
         if (o->version < 4 && o->tile[kv])
             return kvc_fail(
                 o->e, KVC_ERR_UNSUPPORTED,
@@ -238,10 +227,9 @@ static int check_tensors(const struct out *o, const int known[2]) {
     return 0;
 }
 
-/* Finds the pairing of K to write. */
 static int find_pairing(const struct kvc_facts *facts, enum kvc_pairing *want,
                         struct kvc_error *e) {
-    const int from_llama = facts->source == KVC_SOURCE_LLAMA;
+    const int from_llama = facts->of_llama;
     if (*want == KVC_PAIRING_UNKNOWN) *want = kvc_pairing_of_gguf_arch(facts->architecture);
     if (*want == KVC_PAIRING_UNKNOWN && from_llama) *want = facts->rope.pairing;
     if (*want != KVC_PAIRING_UNKNOWN || from_llama) return 0;
@@ -249,7 +237,6 @@ static int find_pairing(const struct kvc_facts *facts, enum kvc_pairing *want,
                          "llama: the RoPE pairing that llama.cpp uses for this model is unknown");
 }
 
-/* Reads the options of streams. */
 static int find_streams(struct out *o, const struct kvc_option_value *value) {
     const char *text = value[KVC_LLAMA_STREAMS].text;
     char *end = NULL;

@@ -4,10 +4,10 @@
  * The header has 7 words of 32 bits: bytes of data, memory format, dtype, four sizes, of which
  * unused ones are 0. Several groups of layers have 5 words each: dtype and sizes. Source: LMCache
  * lmcache/v1/protocol.py, lmcache/v1/storage_backend/connector/ fs_connector.py. */
-#include "formats/engines/lmcache.h"
+#include "formats/engines/lmcache_chunk.h"
 
 #include "codecs/memory.h"
-#include "formats/cache/mapped.h"
+#include "formats/engines/import.h"
 #include "formats/io/bytes.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORDS = KVC_LMCACHE_HEADER / 4, GROUP_WORDS = 5, MAX_GROUPS = 16 };
+enum { HEADER = 28, GROUP_WORDS = 5, MAX_GROUPS = 16 };
 enum { LENGTH, FORMAT, TYPE, SIZES, MAX_FORMAT = 8 };
 
 /* By the number in a header. Both 1 and 2 are torch.float16, and writers use 2. */
@@ -53,15 +53,16 @@ static unsigned groups_of(const uint8_t *head, uint64_t have, uint64_t size) {
     return 0;
 }
 
-int kvc_lmcache_begins(const uint8_t *head, uint64_t have, uint64_t size, char *why,
-                       size_t why_size) {
-    const uint64_t bytes = have < KVC_LMCACHE_HEADER ? 0 : group_bytes(head + 4 * TYPE);
-    const uint32_t length = have < KVC_LMCACHE_HEADER ? 0 : get_u32(head + 4 * LENGTH);
-    if (have < KVC_LMCACHE_HEADER) snprintf(why, why_size, "too short for a header");
+/* Returns 1 if a file of `size` bytes may begin with this header: its numbers are in range, and the
+ * length fits the shape or the file. Otherwise `why` gets the reason, which is -1 if only the
+ * length does not fit. */
+static int begins(const uint8_t *head, uint64_t have, uint64_t size, char *why, size_t why_size) {
+    const uint64_t bytes = have < HEADER ? 0 : group_bytes(head + 4 * TYPE);
+    const uint32_t length = have < HEADER ? 0 : get_u32(head + 4 * LENGTH);
+    if (have < HEADER) snprintf(why, why_size, "too short for a header");
     else if (!bytes || get_u32(head + 4 * FORMAT) > MAX_FORMAT)
         snprintf(why, why_size, "the first 28 bytes are no length, memory format, dtype and sizes");
-    else if (bytes == length || bytes == size - KVC_LMCACHE_HEADER || groups_of(head, have, size))
-        return 1;
+    else if (bytes == length || bytes == size - HEADER || groups_of(head, have, size)) return 1;
     else {
         snprintf(why, why_size,
                  "the sizes in the first 28 bytes fit neither the length there nor the file");
@@ -70,8 +71,8 @@ int kvc_lmcache_begins(const uint8_t *head, uint64_t have, uint64_t size, char *
     return 0;
 }
 
-int kvc_lmcache_read_header(struct kvc_lmcache_chunk *k, const uint8_t *head, uint64_t size,
-                            const struct kvc_import_options *o, struct kvc_error *e) {
+static int read_header(struct kvc_lmcache_chunk *k, const uint8_t *head, uint64_t size,
+                       const struct kvc_import_options *o, struct kvc_error *e) {
     uint64_t dim[4], rank = 4;
     const uint32_t length = get_u32(head + 4 * LENGTH), type = get_u32(head + 4 * TYPE);
     for (int i = 0; i < 4; i++) {
@@ -87,65 +88,47 @@ int kvc_lmcache_read_header(struct kvc_lmcache_chunk *k, const uint8_t *head, ui
                            "the header states dtype %" PRIu32 "%s", type,
                            type == F64 ? ", float64, which no cache has"
                                        : "; if the file has no header, say its geometry");
-    if (length != size - KVC_LMCACHE_HEADER)
+    if (length != size - HEADER)
         return kvc_fail_at(e, KVC_ERR_DAMAGED, 0,
                            "the header states %" PRIi32 " bytes of data, but %" PRIu64
                            " follow it (cut short or appended to)",
-                           (int32_t)length, size - KVC_LMCACHE_HEADER);
+                           (int32_t)length, size - HEADER);
     return kvc_lmcache_of_shape(k, get_u32(head + 4 * FORMAT),
                                 kvc_dtype_info((unsigned)dtypes[type]), dim, rank, length, o, e);
 }
 
 /* --- files --- */
 
-/* Returns 1 if a member is a chunk. Other members of a folder or an archive are kept as they are.
- */
-static int lmcache_is_read(const struct kvc_bundle *b, size_t i) {
-    const char *dot = b->is_file ? NULL : strrchr(b->member[i].name, '.');
-    return b->is_file || (dot && (strcmp(dot, ".data") == 0 || strcmp(dot, ".pt") == 0));
-}
+static const char *const suffixes[] = {".data", ".pt", NULL};
 
-static int lmcache_probe_file(const struct kvc_input *in, char *why, size_t size) {
+static int lmcache_probe_file(const struct kvc_bundle *b, size_t i, const struct kvc_input *in,
+                              char *why, size_t size) {
     uint8_t head[8 + 4 * GROUP_WORDS * MAX_GROUPS];
     const uint64_t have = in->size < sizeof head ? in->size : sizeof head;
-    if (!kvc_input_copy(in, 0, head, have, NULL))
-        return kvc_lmcache_begins(head, have, in->size, why, size);
+    if (kvc_lmcache_is_disk(b, i)) return 1;
+    if (!kvc_input_copy(in, 0, head, have, NULL)) return begins(head, have, in->size, why, size);
     snprintf(why, size, "the file cannot be read");
     return 0;
 }
 
 static int lmcache_probe(const struct kvc_bundle *b, char *why, size_t size) {
-    int found = 0;
-    snprintf(why, size, "no file is named *.data");
-    for (size_t i = 0; i < b->n && found <= 0; i++) {
-        if (!lmcache_is_read(b, i)) continue;
-        const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
-        if (in && kvc_lmcache_is_disk(b, i)) return 1;
-        if (in) found = lmcache_probe_file(in, why, size);
-        else snprintf(why, size, "a file cannot be opened");
-    }
-    return found;
-}
-
-static const char *lmcache_name_of(const struct kvc_bundle *b, size_t member) {
-    return b->is_file ? b->one.in->path : b->member[member].name;
+    return kvc_members_probe(b, suffixes, "no file is named *.data", lmcache_probe_file, why, size);
 }
 
 /* Reads the chunk of a file by options, by what lies beside it, or by its header. */
 static int lmcache_read_file(struct kvc_lmcache_file *f, const struct kvc_bundle *b,
                              const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_lmcache_key key = {.world = 0};
-    const char *name = lmcache_name_of(b, f->member);
+    const char *name = kvc_member_path(b, f->member);
     uint8_t head[8 + 4 * GROUP_WORDS * MAX_GROUPS];
     const uint64_t have = f->in->size < sizeof head ? f->in->size : sizeof head;
     if (name) kvc_lmcache_key_of(&key, name);
     if (kvc_lmcache_has_geometry(o))
         return kvc_lmcache_of_options(&f->chunk, "lmcache", f->in->size,
-                                      kvc_lmcache_dtype(key.dtype), o, e);
+                                      kvc_import_dtype(key.dtype), o, e);
     const int beside = kvc_lmcache_of_disk(&f->chunk, b, f->member, f->in->size, o, e);
     if (beside <= 0) return beside;
-    if (have < KVC_LMCACHE_HEADER)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "too short for a header of 28 bytes");
+    if (have < HEADER) return kvc_fail(e, KVC_ERR_UNKNOWN, "too short for a header of 28 bytes");
     if (kvc_input_copy(f->in, 0, head, have, e)) return -1;
     const unsigned groups = groups_of(head, have, f->in->size);
     if (groups)
@@ -153,8 +136,8 @@ static int lmcache_read_file(struct kvc_lmcache_file *f, const struct kvc_bundle
             e, KVC_ERR_UNSUPPORTED,
             "the chunk has %u groups of layers, and which layers are in a group is not recorded",
             groups);
-    f->at = KVC_LMCACHE_HEADER;
-    return kvc_lmcache_read_header(&f->chunk, head, f->in->size, o, e);
+    f->at = HEADER;
+    return read_header(&f->chunk, head, f->in->size, o, e);
 }
 
 /* Returns 1 if a chunk holds all layers of a model, as far as a file tells. */
@@ -169,7 +152,7 @@ static int number_layers(struct kvc_lmcache_file *file, size_t n, const struct k
     struct kvc_lmcache_key first = {.world = 0}, key;
     *known = 1;
     for (size_t i = 0; i < n; i++) {
-        const char *name = lmcache_name_of(b, file[i].member);
+        const char *name = kvc_member_path(b, file[i].member);
         const int has_key = name && kvc_lmcache_key_of(&key, name);
         if (!i && has_key) first = key;
         if (has_key && *first.chunk && strcmp(first.chunk, key.chunk) != 0)
@@ -186,7 +169,6 @@ static int number_layers(struct kvc_lmcache_file *file, size_t n, const struct k
     return 0;
 }
 
-/* Checks that several chunks are layers of one cache. */
 static int check_layers(const struct kvc_lmcache_file *file, size_t n, const struct kvc_bundle *b,
                         struct kvc_error *e) {
     for (size_t i = 0; i < n && n > 1; i++) {
@@ -195,15 +177,15 @@ static int check_layers(const struct kvc_lmcache_file *file, size_t n, const str
         if (is_whole(k))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "%s: it holds all layers of a chunk, as other files here do, and the "
-                            "order of chunks is not recorded: "
-                            "read each by itself",
+                            "order of chunks is not recorded: read each by itself",
                             name);
         if (k->tokens != file[0].chunk.tokens || k->layout != file[0].chunk.layout)
-            return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "%s: it has %" PRIu64
-                            " tokens in the layout of one of several layers, and the "
-                            "first file has %" PRIu64 ", or another layout",
-                            name, k->tokens, file[0].chunk.tokens);
+            return kvc_fail(
+                e, KVC_ERR_DAMAGED,
+                "%s: it has %" PRIu64
+                " tokens in the layout of one of several layers, and the first file has %" PRIu64
+                ", or another layout",
+                name, k->tokens, file[0].chunk.tokens);
     }
     return 0;
 }
@@ -211,11 +193,10 @@ static int check_layers(const struct kvc_lmcache_file *file, size_t n, const str
 static int read_files(struct kvc_lmcache_file *file, size_t *n, const struct kvc_bundle *b,
                       const struct kvc_import_options *o, struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++) {
-        if (!lmcache_is_read(b, i)) continue;
+        if (!kvc_member_is_read(b, i, suffixes)) continue;
         file[*n] = (struct kvc_lmcache_file){.member = i, .in = kvc_bundle_open(b, i, e)};
         if (!file[*n].in) return -1;
-        if (lmcache_read_file(&file[*n], b, o, e))
-            return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        if (lmcache_read_file(&file[*n], b, o, e)) return kvc_member_failed(b, i, e);
         ++*n;
     }
     return *n ? check_layers(file, *n, b, e)
@@ -230,15 +211,9 @@ static struct kvc_cache *lmcache_import(const struct kvc_bundle *b,
     int known = 0;
     int status = file ? read_files(file, &n, b, o, e) : kvc_fail_memory(e, "files");
     if (!status) status = number_layers(file, n, b, &known, e);
-    if (!status) status = (c = kvc_cache_new(e)) ? 0 : -1;
-    if (!status) status = kvc_cache_map(c, NULL, NULL, e);
-    if (!status)
-        status = kvc_lmcache_build(c, "lmcache", b, file, n, lmcache_name_of(b, file->member),
-                                   known, o, e);
+    if (!status) c = kvc_lmcache_build("lmcache", b, file, n, known, o, e);
     free(file);
-    if (!status) return c;
-    kvc_cache_free(c);
-    return NULL;
+    return c;
 }
 
 /* --- writing --- */
@@ -253,11 +228,10 @@ static int lmcache_keeps(enum kvc_dtype dtype) {
     return number_of(dtype) != 0;
 }
 
-/* Writes a file with a header. */
 static int lmcache_export(const struct kvc_cache *c, const struct kvc_export_options *o,
                           struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_lmcache_export x;
-    uint8_t head[KVC_LMCACHE_HEADER];
+    uint8_t head[HEADER];
     uint64_t dim[4];
     if (kvc_lmcache_export_open(&x, c, o, lmcache_keeps, "lmcache", e)) return -1;
     kvc_lmcache_shape(&x.chunk, dim);
@@ -284,7 +258,6 @@ const struct kvc_format kvc_format_lmcache = {
     .suffix = ".data",
     .import_options = kvc_lmcache_options,
     .export_options = kvc_lmcache_export_options,
-    .source = KVC_SOURCE_LMCACHE,
     .lacks = KVC_LMCACHE_LACKS,
     .keeps = lmcache_keeps,
     .takes_members = 1,

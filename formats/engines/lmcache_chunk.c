@@ -5,6 +5,7 @@
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/cache/shards.h"
+#include "formats/engines/import.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,12 +14,9 @@
 
 enum { MAX_LAYERS = 65536 };
 
-#define HEADS \
-    { .key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "H" }
-#define LAYOUT \
-    { .key = "fmt", .kind = KVC_OPTION_TEXT, .value = KVC_LMCACHE_NAMES }
-#define FIRST \
-    { .key = "first", .kind = KVC_OPTION_COUNT, .max = KVC_MAX_CELLS, .value = "POSITION" }
+#define HEADS KVC_COUNT_OPTION("heads", 1, UINT32_MAX, "H")
+#define LAYOUT KVC_TEXT_OPTION("fmt", KVC_LMCACHE_NAMES)
+#define FIRST KVC_COUNT_OPTION("first", 0, KVC_MAX_CELLS, "POSITION")
 
 const struct kvc_format_option kvc_lmcache_header_options[] = {
     [KVC_LMCACHE_HEADS] = HEADS,
@@ -31,13 +29,10 @@ const struct kvc_format_option kvc_lmcache_options[] = {
     [KVC_LMCACHE_HEADS] = HEADS,
     [KVC_LMCACHE_FMT] = LAYOUT,
     [KVC_LMCACHE_FIRST] = FIRST,
-    [KVC_LMCACHE_DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
-    [KVC_LMCACHE_LAYERS] =
-        {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
-    [KVC_LMCACHE_TOKENS] =
-        {.key = "tokens", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "T"},
-    [KVC_LMCACHE_DIM] =
-        {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "D"},
+    [KVC_LMCACHE_DTYPE] = KVC_TEXT_OPTION("dtype", "bf16"),
+    [KVC_LMCACHE_LAYERS] = KVC_COUNT_OPTION("layers", 1, MAX_LAYERS, "L"),
+    [KVC_LMCACHE_TOKENS] = KVC_COUNT_OPTION("tokens", 1, KVC_MAX_CELLS, "T"),
+    [KVC_LMCACHE_DIM] = KVC_COUNT_OPTION("dim", 1, UINT32_MAX, "D"),
     {.key = NULL},
 };
 
@@ -86,8 +81,7 @@ static int take_heads(struct kvc_lmcache_chunk *k, uint64_t row, uint64_t heads,
     if (fused && !heads)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
                              "K and V of each head are neighbours, and the number of heads, which "
-                             "is not recorded, is needed "
-                             "to separate them");
+                             "is not recorded, is needed to separate them");
     if (row % (k->heads * (fused ? 2 : 1)))
         return kvc_fail(e, KVC_ERR_USAGE,
                         "rows of %" PRIu64 " values are not %" PRIu64
@@ -97,7 +91,6 @@ static int take_heads(struct kvc_lmcache_chunk *k, uint64_t row, uint64_t heads,
     return 0;
 }
 
-/* Finds the bytes, and checks the bounds that kvc has. */
 static int lmcache_chunk_take_bytes(struct kvc_lmcache_chunk *k, struct kvc_error *e) {
     k->bytes = k->info->size;
     const uint64_t factor[] = {k->layout == KVC_LMCACHE_MLA ? 1 : 2, k->layers, k->tokens, k->heads,
@@ -114,7 +107,6 @@ static int lmcache_chunk_take_bytes(struct kvc_lmcache_chunk *k, struct kvc_erro
     return 0;
 }
 
-/* Chooses the layout of a chunk whose header states a MemoryFormat and sizes. */
 static int choose(struct kvc_lmcache_chunk *k, uint64_t fmt, const uint64_t *dim, uint64_t rank,
                   const struct kvc_import_options *o, struct kvc_error *e) {
     const char *wanted = o->value[KVC_LMCACHE_FMT].text;
@@ -219,35 +211,21 @@ int kvc_lmcache_of_options(struct kvc_lmcache_chunk *k, const char *format, uint
 
 /* --- the cache --- */
 
-static int add_part(struct kvc_cache *c, uint64_t tokens, const struct kvc_import_options *o,
-                    struct kvc_error *e) {
-    const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, e);
-    if (part == KVC_NONE) return -1;
-    for (uint64_t i = 0; i < tokens; i++)
-        c->part[part].cells.pos[i] += (int64_t)o->value[KVC_LMCACHE_FIRST].count;
-    return 0;
-}
-
 /* Adds the tensors of a file, and maps them. The layers of most layouts are mapped together; where
  * K and V lie between each other, each layer is one region, which restoring keeps in memory. */
-static int add_chunk(struct kvc_cache *c, const struct kvc_lmcache_file *f, int extents,
-                     struct kvc_error *e) {
+static int add_chunk(struct kvc_cache *c, const struct kvc_lmcache_file *f, struct kvc_error *e) {
     const struct kvc_lmcache_chunk *k = &f->chunk;
     uint32_t layer = f->place;
     const char *order = kvc_lmcache_layouts[k->layout].order;
-    struct kvc_geometry g = {.info = k->info, .latent = k->layout == KVC_LMCACHE_MLA};
     uint64_t at = f->at, steps = *order == 'l' ? k->layers : 1;
-    g.count[KVC_AXIS_LAYER] = k->layers / steps;
-    g.count[KVC_AXIS_CACHE] = g.latent ? 1 : 2;
-    g.count[KVC_AXIS_TOKEN] = k->tokens;
-    g.count[KVC_AXIS_HEAD] = k->heads;
-    g.count[KVC_AXIS_DIM] = k->dim;
+    struct kvc_geometry g = kvc_geometry_of(k->info, k->layout == KVC_LMCACHE_MLA,
+                                            k->layers / steps, k->tokens, k->heads, k->dim);
     if (kvc_geometry_order(&g, order) != KVC_ORDER_GOOD)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the array has no geometry");
     for (; steps; steps--, layer++, at += g.bytes)
         if (kvc_geometry_tensors(c, &g, k->dim, layer, k->tokens, e) ||
             kvc_geometry_map(c, &g, layer, 0, f->in, at, e) ||
-            (extents && kvc_geometry_extents(c, &g, layer, 0, f->in, at, e)))
+            kvc_geometry_extents(c, &g, layer, 0, f->in, at, e))
             return -1;
     return 0;
 }
@@ -268,13 +246,11 @@ static int lmcache_chunk_add_layers(struct kvc_cache *c, struct kvc_lmcache_file
     qsort(file, n, sizeof *file, by_layer);
     for (size_t i = 0; i < n; i++) {
         struct kvc_lmcache_file *f = &file[i];
-        const enum kvc_layer_kind kind = f->chunk.layout == KVC_LMCACHE_MLA ? KVC_LAYER_LATENT
-                                                                            : KVC_LAYER_FULL;
         if (i && f[-1].layer == f->layer)
             return kvc_fail(e, KVC_ERR_DAMAGED, "two files hold layer %" PRIu32, f->layer);
         f->place = c->n_layers;
-        for (uint32_t k = 0; k < f->chunk.layers; k++)
-            if (kvc_cache_add_layer(c, 0, f->layer + k, kind, e) == KVC_NONE) return -1;
+        if (kvc_import_layers(c, f->layer, f->chunk.layers, f->chunk.layout == KVC_LMCACHE_MLA, e))
+            return -1;
     }
     return 0;
 }
@@ -284,14 +260,13 @@ static int lmcache_chunk_add_members(struct kvc_cache *c, const struct kvc_bundl
                                      struct kvc_lmcache_file *file, size_t n, struct kvc_error *e) {
     qsort(file, n, sizeof *file, by_member);
     for (size_t i = 0, next = 0; i < b->n; i++) {
-        const struct kvc_input *in = kvc_bundle_open(b, i, e);
         const struct kvc_lmcache_file *f = next < n && file[next].member == i ? &file[next++]
                                                                               : NULL;
-        if (!in) return -1;
-        const int extents = !f || f->in == in;
-        if (extents && !b->is_file && kvc_extents_member(c, b->member[i].name, e)) return -1;
-        if (extents && kvc_cache_extent_literal(c, in, 0, f ? f->at : in->size, e)) return -1;
-        if (f && add_chunk(c, f, extents, e)) return -1;
+        if (!f && kvc_member_literal(c, b, i, e)) return -1;
+        if (!f) continue;
+        if (!kvc_member_begin(c, b, i, e) || kvc_cache_extent_literal(c, f->in, 0, f->at, e) ||
+            add_chunk(c, f, e))
+            return -1;
     }
     return 0;
 }
@@ -303,28 +278,19 @@ static int describe_key(struct kvc_cache *c, const char *name, struct kvc_error 
     return kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, key.model, e);
 }
 
-/* K is paired as transformers keeps it, because the engines that use LMCache do so; but no file
- * says it. */
-static int lmcache_chunk_describe(struct kvc_cache *c, const char *format, uint64_t bytes,
-                                  const struct kvc_lmcache_chunk *k, int layers_known,
-                                  const struct kvc_import_options *o, struct kvc_error *e) {
-    const int latent = k->layout == KVC_LMCACHE_MLA;
-    const enum kvc_pairing pairing = latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
-    if (kvc_names_meta(c, format, bytes, o, pairing, !latent, e)) return -1;
-    if (kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, k->heads_known, e)) return -1;
-    if (kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, layers_known, e)) return -1;
-    return 0;
-}
-
-int kvc_lmcache_build(struct kvc_cache *c, const char *format, const struct kvc_bundle *b,
-                      struct kvc_lmcache_file *file, size_t n, const char *key, int layers_known,
-                      const struct kvc_import_options *o, struct kvc_error *e) {
-    if (add_part(c, file->chunk.tokens, o, e)) return -1;
-    if (lmcache_chunk_add_layers(c, file, n, e)) return -1;
-    if (lmcache_chunk_add_members(c, b, file, n, e)) return -1;
-    if (lmcache_chunk_describe(c, format, kvc_bundle_size(b), &file->chunk, layers_known, o, e))
-        return -1;
-    if (describe_key(c, key, e)) return -1;
-    if (kvc_cache_finish(c, e)) return -1;
-    return 0;
+struct kvc_cache *kvc_lmcache_build(const char *format, const struct kvc_bundle *b,
+                                    struct kvc_lmcache_file *file, size_t n, int layers_known,
+                                    const struct kvc_import_options *o, struct kvc_error *e) {
+    const struct kvc_lmcache_chunk *k = &file->chunk;
+    const int latent = k->layout == KVC_LMCACHE_MLA, heads_known = k->heads_known;
+    const char *key = kvc_member_path(b, file->member);
+    struct kvc_cache *c = kvc_import_begin(e);
+    if (!c || kvc_import_cells(c, k->tokens, o->value[KVC_LMCACHE_FIRST].count, e) ||
+        lmcache_chunk_add_layers(c, file, n, e) || lmcache_chunk_add_members(c, b, file, n, e) ||
+        kvc_import_meta_assumed(c, format, b, o, latent, e) ||
+        kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, heads_known, e) ||
+        kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, layers_known, e) ||
+        describe_key(c, key, e) || kvc_cache_finish(c, e))
+        return kvc_import_end(c, -1);
+    return c;
 }

@@ -72,8 +72,6 @@ int kvc_lmcache_has_geometry(const struct kvc_import_options *o);
 int kvc_lmcache_of_options(struct kvc_lmcache_chunk *k, const char *format, uint64_t size,
                            const struct kvc_dtype_info *info, const struct kvc_import_options *o,
                            struct kvc_error *e);
-/* Returns the dtype of a name that LMCache or torch has for it; NULL where no cache has it. */
-const struct kvc_dtype_info *kvc_lmcache_dtype(const char *name);
 /* Returns 1 if a file of LocalDisk lies beside a member, which states the shape: NAME.meta, or the
  * same without .pt. */
 int kvc_lmcache_is_disk(const struct kvc_bundle *b, size_t member);
@@ -84,8 +82,7 @@ int kvc_lmcache_of_disk(struct kvc_lmcache_chunk *k, const struct kvc_bundle *b,
 /* The file, or the member, that holds a chunk. */
 struct kvc_lmcache_file {
     size_t member;
-    /* holds the array from byte `at` on: the member, or its decompressed bytes */
-    const struct kvc_input *in;
+    const struct kvc_input *in; /* the member, which holds the array from byte `at` on */
     uint64_t at;
     uint32_t layer; /* number of the chunk's first layer */
     uint32_t place; /* out: its place among the layers of the cache */
@@ -93,11 +90,11 @@ struct kvc_lmcache_file {
 };
 
 /* Builds the cache of n chunks, in the order of their members. Several chunks must be of one layer
- * each, of the same tokens. The cache went through kvc_cache_map(). `key`: the name of a file, from
- * whose key the model and the shard are taken; or NULL. */
-int kvc_lmcache_build(struct kvc_cache *c, const char *format, const struct kvc_bundle *b,
-                      struct kvc_lmcache_file *file, size_t n, const char *key, int layers_known,
-                      const struct kvc_import_options *o, struct kvc_error *e);
+ * each, of the same tokens. The model and the shard are those of the key in the name of the first.
+ */
+struct kvc_cache *kvc_lmcache_build(const char *format, const struct kvc_bundle *b,
+                                    struct kvc_lmcache_file *file, size_t n, int layers_known,
+                                    const struct kvc_import_options *o, struct kvc_error *e);
 
 /* The key in the name of a file: "model@world@worker@hash@dtype[@layer][@tag...]",
  * "model@0xrank@group@hash[@salt]", or, until 0.3, "engine@model@world@worker@hash". */

@@ -3,6 +3,7 @@
  * requests 563, 1650 and 4778 (local_disk_backend.py). */
 #include "formats/engines/lmcache_chunk.h"
 
+#include "formats/engines/import.h"
 #include "formats/io/json_text.h"
 
 #include <inttypes.h>
@@ -13,33 +14,8 @@
 
 enum { MAX_RANK = 4, MAX_BYTES = 1 << 20, KV_2LTD = 1, KV_T2D = 2, KV_2TD = 3 };
 
-/* Names of dtypes, which torch's own may follow "torch.". */
-static const struct {
-    const char *name;
-    enum kvc_dtype dtype;
-} dtypes[] = {{"bfloat16", KVC_BF16},
-              {"float16", KVC_F16},
-              {"half", KVC_F16},
-              {"float32", KVC_F32},
-              {"float", KVC_F32},
-              {"uint8", KVC_U8},
-              {"int8", KVC_I8},
-              {"float8_e4m3fn", KVC_F8E4M3},
-              {"fp8_e4m3", KVC_F8E4M3},
-              {"fp8", KVC_F8E4M3},
-              {"float8_e5m2", KVC_F8E5M2},
-              {"fp8_e5m2", KVC_F8E5M2}};
-
 static const char *const formats[] = {"UNDEFINED", "KV_2LTD",       "KV_T2D",    "KV_2TD",
                                       "BINARY",    "BINARY_BUFFER", "KV_MLA_FMT"};
-
-const struct kvc_dtype_info *kvc_lmcache_dtype(const char *name) {
-    static const char room[] = "torch.";
-    if (strncmp(name, room, sizeof room - 1) == 0) name += sizeof room - 1;
-    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
-        if (strcmp(name, dtypes[i].name) == 0) return kvc_dtype_info((unsigned)dtypes[i].dtype);
-    return NULL;
-}
 
 /* --- finding the file --- */
 
@@ -60,31 +36,20 @@ static json_t *parse(const struct kvc_input *in) {
     return root;
 }
 
-static json_t *parse_path(const char *path) {
-    struct kvc_input in;
-    if (kvc_input_open(&in, path, NULL)) return NULL;
-    json_t *root = parse(&in);
-    kvc_input_close(&in);
+static json_t *parse_beside(const struct kvc_bundle *b, const char *name) {
+    struct kvc_input own;
+    const struct kvc_input *in = kvc_member_beside(b, name, &own);
+    json_t *root = in ? parse(in) : NULL;
+    if (in == &own) kvc_input_close(&own);
     return root;
 }
 
-static json_t *parse_member(const struct kvc_bundle *b, const char *name) {
-    for (size_t i = 0; i < b->n; i++) {
-        if (strcmp(b->member[i].name, name) != 0) continue;
-        const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
-        return in ? parse(in) : NULL;
-    }
-    return NULL;
-}
-
-/* Returns what lies beside a chunk, or NULL. */
 static json_t *read_beside(const struct kvc_bundle *b, size_t member) {
-    const char *name = b->is_file ? b->one.in->path : b->member[member].name;
+    const char *name = kvc_member_path(b, member);
     char beside[4096];
     json_t *root = NULL;
     for (int cut = 0; cut < 2 && !root && name; cut++)
-        if (name_beside(beside, sizeof beside, name, cut))
-            root = b->is_file ? parse_path(beside) : parse_member(b, beside);
+        if (name_beside(beside, sizeof beside, name, cut)) root = parse_beside(b, beside);
     if (root && json_is_array(json_object_get(root, "shape")) &&
         json_is_string(json_object_get(root, "dtype")))
         return root;
@@ -135,7 +100,7 @@ static int lmcache_disk_take_shape(const json_t *shape, uint64_t dim[MAX_RANK], 
 static int lmcache_disk_take(struct kvc_lmcache_chunk *k, const json_t *root, uint64_t size,
                              const struct kvc_import_options *o, struct kvc_error *e) {
     const char *name = json_string_value(json_object_get(root, "dtype"));
-    const struct kvc_dtype_info *info = kvc_lmcache_dtype(name);
+    const struct kvc_dtype_info *info = kvc_import_dtype(name);
     const json_t *stated = json_object_get(root, "size");
     uint64_t dim[MAX_RANK] = {0}, rank;
     if (!info)

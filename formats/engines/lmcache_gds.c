@@ -9,7 +9,7 @@
  * lmcache/v1/storage_backend/gds_backend.py. */
 #include "formats/engines/lmcache_chunk.h"
 
-#include "formats/cache/mapped.h"
+#include "formats/engines/import.h"
 #include "formats/io/bytes.h"
 #include "formats/io/json_text.h"
 #include "formats/io/member_name.h"
@@ -29,7 +29,7 @@ static const char metadata_suffix[] = ".metadata";
 /* Names of dtypes: those of safetensors, and those of LMCache where they differ. */
 static const struct {
     const char *name;
-    int dtype; /* -1: no cache has it */
+    int dtype;
 } own[] = {{"F8E4M3FN", KVC_F8E4M3}, {"F8E5M2", KVC_F8E5M2}};
 
 static const struct kvc_dtype_info *dtype_of(const char *name) {
@@ -81,7 +81,6 @@ static int take_count(const json_t *v, uint64_t *count) {
     return 0;
 }
 
-/* Reads the entry of the array, whose data are the `size` bytes after the header. */
 static int read_entry(struct kvc_lmcache_chunk *k, const json_t *entry, uint64_t size,
                       const struct kvc_import_options *o, struct kvc_error *e) {
     const json_t *shape = json_object_get(entry, "shape"),
@@ -124,25 +123,21 @@ static int read_entry(struct kvc_lmcache_chunk *k, const json_t *entry, uint64_t
 
 /* --- files --- */
 
-/* Returns 1 if a member may be a chunk. Other members of a folder or an archive are kept as they
- * are. */
-static int lmcache_gds_is_read(const struct kvc_bundle *b, size_t i) {
-    return b->is_file || kvc_name_has_suffix(b->member[i].name, ".safetensors") ||
-           kvc_name_has_suffix(b->member[i].name, ".weka1");
+static const char *const suffixes[] = {".safetensors", ".weka1", NULL};
+static const char none[] = "no file is named *.kvcache.safetensors or *.weka1";
+
+static int lmcache_gds_probe_file(const struct kvc_bundle *b, size_t i, const struct kvc_input *in,
+                                  char *why, size_t size) {
+    uint64_t header;
+    (void)b;
+    (void)i;
+    json_t *root = lmcache_gds_read_header(in, &header, why, size);
+    json_decref(root);
+    return root != NULL;
 }
 
 static int lmcache_gds_probe(const struct kvc_bundle *b, char *why, size_t size) {
-    snprintf(why, size, "no file is named *.kvcache.safetensors or *.weka1");
-    for (size_t i = 0; i < b->n; i++) {
-        uint64_t header;
-        if (!lmcache_gds_is_read(b, i)) continue;
-        const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
-        if (!in) snprintf(why, size, "a file cannot be opened");
-        json_t *root = in ? lmcache_gds_read_header(in, &header, why, size) : NULL;
-        json_decref(root);
-        if (root) return 1;
-    }
-    return 0;
+    return kvc_members_probe(b, suffixes, none, lmcache_gds_probe_file, why, size);
 }
 
 /* Checks that the second file of a chunk, if it is there, repeats the header. */
@@ -172,12 +167,12 @@ static int check_metadata(const struct kvc_bundle *b, const struct kvc_lmcache_f
     return 0;
 }
 
-/* Finds and reads the only chunk of a bundle. */
 static int lmcache_gds_read_file(struct kvc_lmcache_file *f, const struct kvc_bundle *b,
                                  const struct kvc_import_options *o, struct kvc_error *e) {
-    char why[256] = "no file is named *.kvcache.safetensors or *.weka1";
+    char why[256];
+    snprintf(why, sizeof why, "%s", none);
     for (size_t i = 0; i < b->n; i++) {
-        if (!lmcache_gds_is_read(b, i)) continue;
+        if (!kvc_member_is_read(b, i, suffixes)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
         uint64_t header;
         if (!in) return -1;
@@ -203,14 +198,8 @@ static struct kvc_cache *lmcache_gds_import(const struct kvc_bundle *b,
                                             const struct kvc_import_options *o,
                                             struct kvc_error *e) {
     struct kvc_lmcache_file file = {.in = NULL};
-    struct kvc_cache *c = lmcache_gds_read_file(&file, b, o, e) ? NULL : kvc_cache_new(e);
-    if (!c) return NULL;
-    const char *name = b->is_file ? b->one.in->path : b->member[file.member].name;
-    if (!kvc_cache_map(c, NULL, NULL, e) &&
-        !kvc_lmcache_build(c, "lmcache-gds", b, &file, 1, name, 1, o, e))
-        return c;
-    kvc_cache_free(c);
-    return NULL;
+    if (lmcache_gds_read_file(&file, b, o, e)) return NULL;
+    return kvc_lmcache_build("lmcache-gds", b, &file, 1, 1, o, e);
 }
 
 /* --- writing --- */
@@ -239,9 +228,8 @@ static int lmcache_gds_export(const struct kvc_cache *c, const struct kvc_export
                  name_of_dtype(x.chunk.info->dtype), shape, x.chunk.bytes,
                  kvc_lmcache_layouts[x.chunk.layout].fmt);
     head[8 + n] = ' ';
-    const int status = kvc_sink_write(out, head, HEADER, e) || kvc_lmcache_export_data(&x, out, e)
-                           ? -1
-                           : 0;
+    int status = kvc_sink_write(out, head, HEADER, e);
+    if (!status) status = kvc_lmcache_export_data(&x, out, e);
     kvc_lmcache_export_close(&x);
     return status;
 }
@@ -252,7 +240,6 @@ const struct kvc_format kvc_format_lmcache_gds = {
     .suffix = ".kvcache.safetensors",
     .import_options = kvc_lmcache_header_options,
     .export_options = kvc_lmcache_export_options,
-    .source = KVC_SOURCE_LMCACHE_GDS,
     .lacks = KVC_LMCACHE_LACKS,
     .keeps = lmcache_gds_keeps,
     .takes_members = 1,

@@ -33,7 +33,6 @@ static void plain(char *text, size_t size, const char *path) {
     text[left ? 0 : n] = '\0';
 }
 
-/* Reads a number of at most 9 digits. */
 static int lmcache_key_count(const char *text, uint64_t *v) {
     const size_t n = strlen(text);
     *v = strtoull(text, NULL, 10);

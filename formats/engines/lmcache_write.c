@@ -1,7 +1,6 @@
 /* lmcache_write.c: writes K and V as the array of an LMCache chunk. Not for the bytes around it. */
+#include "formats/engines/import.h"
 #include "formats/engines/lmcache_chunk.h"
-
-#include "codecs/memory.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,11 +10,10 @@
 enum { LAYOUT };
 
 const struct kvc_format_option kvc_lmcache_export_options[] = {
-    [LAYOUT] = {.key = "fmt", .kind = KVC_OPTION_TEXT, .value = KVC_LMCACHE_NAMES},
+    [LAYOUT] = KVC_TEXT_OPTION("fmt", KVC_LMCACHE_NAMES),
     {.key = NULL},
 };
 
-/* Takes the shape of all layers. */
 static int lmcache_write_take_shape(struct kvc_lmcache_export *x, const char *format,
                                     struct kvc_error *e) {
     const struct kvc_uniform *u = &x->cache;
@@ -34,7 +32,6 @@ static int lmcache_write_take_shape(struct kvc_lmcache_export *x, const char *fo
     return 0;
 }
 
-/* Takes the layout that the caller wants. */
 static int take_layout(struct kvc_lmcache_chunk *k, const char *wanted, const char *format,
                        struct kvc_error *e) {
     enum kvc_lmcache_layout layout;
@@ -81,31 +78,6 @@ unsigned kvc_lmcache_shape(const struct kvc_lmcache_chunk *k, uint64_t dim[4]) {
     return rank;
 }
 
-/* Writes the rows of one tensor, or of two that take turns after `unit` bytes, in order of
- * position. */
-static int write_rows(const struct kvc_cache *c, const uint32_t *tensor, unsigned n, uint64_t unit,
-                      struct kvc_sink *out, struct kvc_error *e) {
-    const struct kvc_cells *cells = &kvc_tensor_part(c, *tensor)->cells;
-    const uint64_t row = kvc_row_bytes(&c->tensor[*tensor].shape),
-                   together = kvc_cells_run_rows(cells);
-    uint8_t *rows = kvc_alloc(together, row), *turns = kvc_alloc(n * together, row);
-    int status = rows && turns ? 0 : kvc_fail_memory(e, "rows");
-    for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
-        after = kvc_cells_run_end(cells, b);
-        const uint64_t first = cells->block[b], count = cells->block[after] - first,
-                       bytes = count * row;
-        for (unsigned i = 0; i < n && !status; i++) {
-            status = c->read(c, tensor[i], first, count, n == 1 ? turns : rows, e);
-            for (uint64_t at = 0; at < bytes && n > 1 && !status; at += unit)
-                memcpy(turns + n * at + i * unit, rows + at, (size_t)unit);
-        }
-        if (!status) status = kvc_sink_write(out, turns, (size_t)(n * bytes), e);
-    }
-    free(turns);
-    free(rows);
-    return status;
-}
-
 int kvc_lmcache_export_data(const struct kvc_lmcache_export *x, struct kvc_sink *out,
                             struct kvc_error *e) {
     const struct kvc_cache *c = x->cache.arrays.cache;
@@ -115,7 +87,7 @@ int kvc_lmcache_export_data(const struct kvc_lmcache_export *x, struct kvc_sink 
     for (unsigned pass = 0; pass < (turns || k->layout == KVC_LMCACHE_MLA ? 1 : 2); pass++)
         for (uint32_t i = 0; i < c->n_layers; i++)
             if (kvc_uniform_has(&x->cache, &c->layer[i]) &&
-                write_rows(c, &c->layer[i].tensor[pass], turns ? 2 : 1, unit, out, e))
+                kvc_write_rows(c, &c->layer[i].tensor[pass], turns ? 2 : 1, unit, out, e))
                 return -1;
     return 0;
 }

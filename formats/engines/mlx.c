@@ -13,7 +13,7 @@
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_list.h"
 #include "formats/engines/arrays_write.h"
-#include "formats/engines/foreign.h"
+#include "formats/engines/import.h"
 #include "formats/io/bytes.h"
 #include "formats/io/safetensors_file.h"
 
@@ -50,25 +50,13 @@ static const char *class_of(const struct kvc_safetensors *h, enum layout layout,
     return text_at(h, layout == LAYOUT_031 ? 2 : 1, layer);
 }
 
-/* Returns 1 where the header contains the end of a class name, so that headers of other files are
- * not parsed twice. */
-static int names_a_class(const struct kvc_input *in) {
-    static const char *const ends[] = {"Cache\"", "CacheList\""};
-    uint8_t head[9];
-    int found = 0;
-    if (in->size < sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL)) return 0;
-    const uint64_t n = get_u64(head);
-    if (head[8] != '{' || !n || n > MAX_PROBED || n > in->size - 8 || kvc_input_pin(in, 8, n, NULL))
-        return 0;
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
-        found |= memmem(in->data + 8, (size_t)n, ends[i], strlen(ends[i])) != NULL;
-    kvc_input_unpin(in, 8, n);
-    return found;
-}
-
 static int is_cache(const struct kvc_input *in) {
+    /* so that headers of other files are not parsed twice */
+    static const char *const ends[] = {"Cache\"", "CacheList\"", NULL};
     struct kvc_safetensors h;
-    if (!names_a_class(in) || kvc_safetensors_read_input(&h, in, KVC_SAFETENSORS_COVERED, NULL))
+    uint64_t n;
+    if (!kvc_member_header(in, MAX_PROBED, ends, &n) ||
+        kvc_safetensors_read_input(&h, in, KVC_SAFETENSORS_COVERED, NULL))
         return 0;
     const enum layout layout = layout_of(&h);
     kvc_safetensors_free(&h);
@@ -77,11 +65,10 @@ static int is_cache(const struct kvc_input *in) {
 
 /* Returns the number of prompt caches among the members; *at gets the first. */
 static size_t count_caches(const struct kvc_bundle *b, size_t *at) {
+    static const char *const suffixes[] = {".safetensors", NULL};
     size_t n = 0;
     for (size_t i = 0; i < b->n; i++) {
-        const char *name = b->member[i].name, *dot = b->is_file ? NULL : strrchr(name, '.');
-        if (!b->is_file && (!dot || strcmp(dot, ".safetensors") != 0 || kvc_member_is_beside(name)))
-            continue;
+        if (!kvc_member_is_read(b, i, suffixes)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
         if (in && is_cache(in) && !n++) *at = i;
     }
@@ -140,7 +127,6 @@ static int read_scalar(const struct reader *r, uint32_t layer, unsigned entry, u
                           entry);
 }
 
-/* Reads fact j of a layer from the metadata. */
 static int read_fact(const struct reader *r, uint32_t layer, unsigned j, uint64_t *value,
                      struct kvc_error *e) {
     char key[48], *end = NULL;
@@ -174,8 +160,8 @@ static int read_rotating(const struct reader *r, uint32_t layer, uint64_t rows, 
     if (end <= rows ? next != end : keep > next || next > rows)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "layer %" PRIu32 " has %" PRIu64 " rows after %" PRIu64 " tokens (%" PRIu64
-                        " kept), and the next row "
-                        "is said to be %" PRIu64 ": these numbers do not agree",
+                        " kept), and the next row is said to be %" PRIu64
+                        ": these numbers do not agree",
                         layer, rows, end, keep, next);
     *ring = end <= rows ? (struct ring){.n = end, .end = end}
                         : (struct ring){.n = rows,
@@ -191,18 +177,16 @@ static int refuse_class(const char *class, uint32_t layer, struct kvc_error *e) 
     if (strcmp(class, "QuantizedKVCache") == 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "layer %" PRIu32 " is a QuantizedKVCache: kvc has no dtype for MLX's "
-                        "packed groups; save the cache without "
-                        "quantisation",
+                        "packed groups; save the cache without quantisation",
                         layer);
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                    "layer %" PRIu32 " is a cache of class '%s'; kvc reads KVCache, "
-                    "ConcatenateKVCache and RotatingKVCache; save K and V of "
-                    "each layer, if it has them, as arrays [1, heads, tokens, head dim]: "
-                    "layers.{i}.keys and layers.{i}.values",
+                    "layer %" PRIu32
+                    " is a cache of class '%s'; kvc reads KVCache, ConcatenateKVCache and "
+                    "RotatingKVCache; save K and V of each layer, if it has them, as arrays [1, "
+                    "heads, tokens, head dim]: layers.{i}.keys and layers.{i}.values",
                     layer, kvc_name_show(class, shown, sizeof shown));
 }
 
-/* Finds the rows of a layer. */
 static int read_layer(const struct reader *r, uint32_t layer, struct ring *ring,
                       struct kvc_error *e) {
     const char *class = class_of(&r->header, r->layout, layer);
@@ -283,7 +267,6 @@ static int read_arrays(struct reader *r, struct kvc_error *e) {
     return 0;
 }
 
-/* Sets the positions of all parts. */
 static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const uint32_t part = c->layer[i].part;
@@ -316,7 +299,7 @@ static int set_meta(struct kvc_cache *c, const struct reader *r, const struct kv
     const char *model = kvc_safetensors_text(&r->header,
                                              r->layout == LAYOUT_031 ? "1.model" : "0.model");
     kvc_meta_remove(&c->meta, KVC_KEY_WINDOW_ASSUMED); /* the layers' classes say it */
-    if (kvc_names_meta(c, "mlx", kvc_bundle_size(r->b), o, KVC_PAIRING_HALVES, 1, e)) return -1;
+    if (kvc_import_meta_assumed(c, "mlx", r->b, o, 0, e)) return -1;
     return model && *model ? kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, model, e) : 0;
 }
 
@@ -345,24 +328,15 @@ static int take_ids(struct kvc_cache *c, const struct reader *r, const struct kv
 }
 
 static int take_ids_beside(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
-    const struct kvc_bundle *b = r->b;
-    const char *name = b->is_file ? r->in->path : b->member[r->member].name,
-               *dot = name ? strrchr(name, '.') : NULL;
-    struct kvc_input in;
+    const char *name = kvc_member_path(r->b, r->member), *dot = name ? strrchr(name, '.') : NULL;
+    struct kvc_input own;
     char *beside;
-    int status = 0;
     if (!dot) return 0;
     if (asprintf(&beside, "%.*s_tokens.bin", (int)(dot - name), name) < 0)
         return kvc_fail_memory(e, "a name");
-    if (b->is_file && !kvc_input_open(&in, beside, NULL)) {
-        status = take_ids(c, r, &in, e);
-        kvc_input_close(&in);
-    }
-    for (size_t i = 0; i < b->n && !b->is_file; i++) {
-        if (strcmp(b->member[i].name, beside) != 0) continue;
-        const struct kvc_input *ids = kvc_bundle_open(b, i, e);
-        status = ids ? take_ids(c, r, ids, e) : -1;
-    }
+    const struct kvc_input *in = kvc_member_beside(r->b, beside, &own);
+    const int status = in ? take_ids(c, r, in, e) : 0;
+    if (in == &own) kvc_input_close(&own);
     free(beside);
     return status;
 }
@@ -370,7 +344,6 @@ static int take_ids_beside(struct kvc_cache *c, const struct reader *r, struct k
 static int mlx_build(struct kvc_cache *c, struct reader *r, const struct kvc_import_options *o,
                      struct kvc_error *e) {
     const struct kvc_array_list list = {.array = r->array, .n = r->header.n};
-    if (kvc_cache_map(c, NULL, NULL, e)) return -1;
     if (kvc_names_build(c, r->array, r->header.n, NULL, e)) return -1;
     if (set_positions(c, r, e)) return -1;
     if (kvc_arrays_source(c, &list, r->b, e)) return -1;
@@ -393,10 +366,8 @@ static struct kvc_cache *mlx_import(const struct kvc_bundle *b, const struct kvc
     if ((r.layout = layout_of(&r.header)) == LAYOUT_NONE)
         kvc_fail(e, KVC_ERR_UNKNOWN,
                  "no prompt cache of mlx-lm: the metadata name no class of a cache");
-    else if (!read_arrays(&r, e) && (c = kvc_cache_new(e)) && mlx_build(c, &r, o, e)) {
-        kvc_cache_free(c);
-        c = NULL;
-    }
+    else if (!read_arrays(&r, e) && (c = kvc_import_begin(e)))
+        c = kvc_import_end(c, mlx_build(c, &r, o, e));
     kvc_safetensors_free(&r.header);
     free(r.ring);
     free(r.array);
@@ -412,8 +383,8 @@ static const struct kvc_format_option export_options[] = {
     [LAYOUT] = {.key = "layout",
                 .kind = KVC_OPTION_TEXT,
                 .value = "VERSION",
-                .help = "0.32 (default): for mlx-lm 0.32 and later; 0.31: for "
-                        "mlx-lm 0.31 and earlier"},
+                .help =
+                    "0.32 (default): for mlx-lm 0.32 and later; 0.31: for mlx-lm 0.31 and earlier"},
     [MODEL] = {.key = "model",
                .kind = KVC_OPTION_TEXT,
                .value = "NAME",
@@ -447,8 +418,7 @@ static int choose_items(struct writer *w, struct kvc_error *e) {
         if (part->kind == KVC_PART_WINDOW)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "the cache has sliding-window layers, whose state in mlx-lm depends on "
-                            "how the prompt was processed; "
-                            "use safetensors");
+                            "how the prompt was processed; use safetensors");
         const uint32_t layer = c->layer[c->tensor[item->number].layer].index;
         if (layer >= w->n_layers) w->n_layers = layer + 1;
         w->n = part->cells.n;
@@ -517,17 +487,11 @@ static int mlx_write_file(const struct writer *w, const char *model, struct kvc_
     struct kvc_safetensors_writer header;
     uint8_t count[4];
     if (kvc_safetensors_writer_init(&header, e)) return -1;
-    int status = add_metadata(&header, w, model, e) || add_arrays(&header, w, e) ||
-                         kvc_safetensors_write(&header, out, e)
-                     ? -1
-                     : 0;
+    int status = add_metadata(&header, w, model, e);
+    if (!status) status = add_arrays(&header, w, e);
+    if (!status) status = kvc_safetensors_write(&header, out, e);
     kvc_safetensors_writer_free(&header);
-    for (size_t i = 0; i < w->list.n && !status; i++) {
-        uint8_t *bytes;
-        status = kvc_arrays_read(&w->list, i, &bytes, e);
-        if (!status) status = kvc_sink_write(out, bytes, (size_t)w->list.item[i].bytes, e);
-        free(bytes);
-    }
+    if (!status) status = kvc_arrays_write(&w->list, out, e);
     put_u32(count, (uint32_t)w->n);
     for (uint32_t i = 0; w->layout == LAYOUT_032 && i < w->n_layers && !status; i++)
         status = kvc_sink_write(out, count, sizeof count, e);
@@ -555,7 +519,6 @@ const struct kvc_format kvc_format_mlx = {
     .suffix = ".safetensors",
     .takes_members = 1,
     .export_options = export_options,
-    .source = KVC_SOURCE_MLX,
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS |
              KVC_LACKS_COMPANIONS | KVC_LACKS_SNAPSHOTS | KVC_LACKS_FACTS | KVC_LACKS_SCALES |
              KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,

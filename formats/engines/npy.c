@@ -47,7 +47,6 @@ static int take_word(struct text *t, const char *word) {
     return 1;
 }
 
-/* Reads a quoted string without escapes. */
 static int take_string(struct text *t, char *string, size_t size) {
     skip_spaces(t);
     if (t->at == t->end || (*t->at != '\'' && *t->at != '"')) return 0;
@@ -91,7 +90,6 @@ static int npy_take_shape(struct text *t, struct kvc_array *a, uint64_t *values)
     return a->rank != 1 || comma; /* "(5)" is a number in brackets, not a tuple */
 }
 
-/* Reads the dictionary: descr, fortran_order and shape, each once. */
 static int take_header(struct text *t, char *descr, size_t size, int *fortran, struct kvc_array *a,
                        uint64_t *values) {
     unsigned seen = 0, bit;
@@ -164,8 +162,8 @@ static int npy_read_header(struct kvc_array *a, const uint8_t *p, uint64_t size,
         return 0;
     }
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                    "member '%s.npy' has type '%s'; kvc takes <f4, <f2, |V2 (bf16), |u1, |i1, "
-                    "<i2, <u2 (with map=dtype=bf16), and <i4, <i8 for tokens and positions",
+                    "member '%s.npy' has type '%s'; kvc takes <f4, <f2, |V2 (bf16), |u1, |i1, <i2, "
+                    "<u2 (with map=dtype=bf16), and <i4, <i8 for tokens and positions",
                     shown, descr);
 }
 

@@ -6,7 +6,7 @@
 #include "formats/cache/format.h"
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_list.h"
-#include "formats/engines/foreign.h"
+#include "formats/engines/import.h"
 #include "formats/engines/npy.h"
 #include "formats/io/member_name.h"
 #include "formats/io/zip_set.h"
@@ -85,12 +85,7 @@ static int read_members(struct kvc_zip_members *z, const struct kvc_input *in,
     return arrays ? kvc_zip_read(z, in, wants_all, NULL, e) : -1;
 }
 
-/* Returns 1 for members that are read: of several files, those named *.npz and *.npy. */
-static int npz_is_read(const struct kvc_bundle *b, size_t i) {
-    const char *name = b->member[i].name;
-    return b->is_file ||
-           (!kvc_member_is_beside(name) && (is_array(name) || kvc_name_has_suffix(name, ".npz")));
-}
+static const char *const suffixes[] = {".npz", ".npy", NULL};
 
 /* Adds the arrays of a member: an npz, or one array, whose name is that of the file. */
 static int read_member(struct kvc_array_list *list, struct kvc_zip_set *zips,
@@ -116,8 +111,8 @@ static int read_all(struct kvc_array_list *list, struct kvc_zip_set *zips,
                     const struct kvc_bundle *b, const struct kvc_import_options *o,
                     struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++)
-        if (npz_is_read(b, i) && read_member(list, zips, b, i, o, e))
-            return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        if (kvc_member_is_read(b, i, suffixes) && read_member(list, zips, b, i, o, e))
+            return kvc_member_failed(b, i, e);
     if (kvc_arrays_name_members(list, b, o, e)) return -1;
     return kvc_arrays_split(list, o, e);
 }
@@ -126,7 +121,7 @@ static int npz_build(struct kvc_cache *c, struct kvc_array_list *list, const str
                      const struct kvc_import_options *o, struct kvc_error *e) {
     if (kvc_names_build(c, list->array, list->n, o, e)) return -1;
     if (kvc_arrays_source(c, list, b, e)) return -1;
-    if (kvc_names_meta(c, "npz", kvc_bundle_size(b), o, KVC_PAIRING_HALVES, 1, e)) return -1;
+    if (kvc_import_meta_assumed(c, "npz", b, o, 0, e)) return -1;
     if (kvc_names_first_token(c, e)) return -1;
     return kvc_cache_finish(c, e);
 }
@@ -144,27 +139,23 @@ static struct kvc_cache *npz_import(const struct kvc_bundle *b, const struct kvc
                      : -1;
     kvc_arrays_clear(&list);
     kvc_zip_set_free(&zips);
-    if (!status) return c;
-    kvc_cache_free(c);
-    return NULL;
+    return kvc_import_end(c, status);
 }
 
-static int npz_probe_file(const struct kvc_input *in, int is_zip) {
+static int npz_probe_file(const struct kvc_bundle *b, size_t i, const struct kvc_input *in,
+                          char *why, size_t size) {
+    const int is_zip = b->is_file || !is_array(b->member[i].name);
     uint8_t head[6];
+    snprintf(why, size,
+             b->is_file ? "does not begin as a zip does"
+                        : "a file does not begin as an npz or a npy does");
     return in->size >= 22 && !kvc_input_copy(in, 0, head, sizeof head, NULL) &&
            memcmp(head, is_zip ? "PK\3\4" : "\x93NUMPY", is_zip ? 4 : 6) == 0;
 }
 
 static int npz_probe(const struct kvc_bundle *b, char *why, size_t size) {
-    snprintf(why, size,
-             b->is_file ? "does not begin as a zip does" : "no file is named *.npz or *.npy");
-    for (size_t i = 0; i < b->n; i++) {
-        if (!npz_is_read(b, i)) continue;
-        const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
-        if (in && npz_probe_file(in, b->is_file || !is_array(b->member[i].name))) return 1;
-        if (!b->is_file) snprintf(why, size, "a file does not begin as an npz or a npy does");
-    }
-    return 0;
+    return kvc_members_probe(b, suffixes, "no file is named *.npz or *.npy", npz_probe_file, why,
+                             size);
 }
 
 /* --- writing --- */
@@ -250,7 +241,6 @@ const struct kvc_format kvc_format_npz = {
     .suffix = ".npz",
     .takes_members = 1,
     .import_options = kvc_arrays_options,
-    .source = KVC_SOURCE_NPZ,
     .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_SNAPSHOTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING |
              KVC_LACKS_UNKNOWNS,
     .keeps = npz_keeps,

@@ -74,7 +74,6 @@ static int damaged(struct parser *p, const char *what) {
     return kvc_fail(p->e, KVC_ERR_DAMAGED, "byte %" PRIu64 " of the pickle: %s", p->at, what);
 }
 
-/* Returns the next n bytes, or NULL and the error. */
 static const uint8_t *pickle_take(struct parser *p, uint64_t n) {
     if (n > p->size - p->at) {
         damaged(p, "it is cut short");
@@ -127,7 +126,6 @@ static uint64_t above_mark(struct parser *p) {
     return UINT64_MAX;
 }
 
-/* Checks that the top n entries of the stack are values. */
 static int has_values(struct parser *p, uint64_t n) {
     if (n > p->depth) return damaged(p, "an opcode needs more values than there are");
     for (uint64_t i = 0; i < n; i++)
@@ -244,7 +242,6 @@ static int make_global(struct parser *p, const char *module, uint64_t n_module, 
     return v->text ? 0 : kvc_fail_memory(p->e, "a pickle");
 }
 
-/* Reads the two lines of a GLOBAL. */
 static int read_global(struct parser *p) {
     const char *line[2];
     uint64_t n[2];

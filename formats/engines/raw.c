@@ -11,6 +11,7 @@
 #include "formats/cache/mapped.h"
 #include "formats/cache/view.h"
 #include "formats/engines/geometry.h"
+#include "formats/engines/import.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,16 +24,13 @@
 enum { DTYPE, LAYERS, TOKENS, HEADS, CHANNELS, ORDER, OFFSET };
 
 static const struct kvc_format_option import_options[] = {
-    [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "f16"},
-    [LAYERS] =
-        {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
-    [TOKENS] =
-        {.key = "tokens", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "T"},
-    [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT64_MAX, .value = "H"},
-    [CHANNELS] =
-        {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT64_MAX, .value = "D"},
-    [ORDER] = {.key = "order", .kind = KVC_OPTION_TEXT, .value = "lcthd"},
-    [OFFSET] = {.key = "offset", .kind = KVC_OPTION_COUNT, .max = UINT64_MAX, .value = "N"},
+    [DTYPE] = KVC_TEXT_OPTION("dtype", "f16"),
+    [LAYERS] = KVC_COUNT_OPTION("layers", 1, MAX_LAYERS, "L"),
+    [TOKENS] = KVC_COUNT_OPTION("tokens", 1, KVC_MAX_CELLS, "T"),
+    [HEADS] = KVC_COUNT_OPTION("heads", 1, UINT64_MAX, "H"),
+    [CHANNELS] = KVC_COUNT_OPTION("dim", 1, UINT64_MAX, "D"),
+    [ORDER] = KVC_TEXT_OPTION("order", "lcthd"),
+    [OFFSET] = KVC_COUNT_OPTION("offset", 0, UINT64_MAX, "N"),
     {.key = NULL},
 };
 
@@ -64,37 +62,30 @@ static int take_order(struct kvc_geometry *g, const char *order, struct kvc_erro
 
 static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options *o,
                          struct kvc_error *e) {
-    memset(g, 0, sizeof *g);
     const struct kvc_option_value *v = o->value;
+    const struct kvc_dtype_info *info = v[DTYPE].text ? kvc_dtype_by_name(v[DTYPE].text) : NULL;
     const uint64_t dim = v[CHANNELS].count;
     if (!v[DTYPE].text || !v[LAYERS].count || !v[TOKENS].count || !v[HEADS].count || !dim)
         return kvc_fail(e, KVC_ERR_USAGE,
                         "raw needs its geometry: "
                         "dtype=f16,layers=L,tokens=T,heads=H,dim=D[,order=lcthd][,offset=N]");
-    if (!(g->info = kvc_dtype_by_name(v[DTYPE].text)))
-        return kvc_fail(e, KVC_ERR_USAGE, "raw: dtype=%s is not known", v[DTYPE].text);
-    if (dim % g->info->block)
+    if (!info) return kvc_fail(e, KVC_ERR_USAGE, "raw: dtype=%s is not known", v[DTYPE].text);
+    if (dim % info->block)
         return kvc_fail(e, KVC_ERR_USAGE,
                         "raw: dim=%" PRIu64 " is no multiple of the %" PRIu32
                         " values in a %s block",
-                        dim, g->info->block, g->info->name);
-    g->count[KVC_AXIS_LAYER] = v[LAYERS].count;
-    g->count[KVC_AXIS_CACHE] = 2;
-    g->count[KVC_AXIS_TOKEN] = v[TOKENS].count;
-    g->count[KVC_AXIS_HEAD] = v[HEADS].count;
-    g->count[KVC_AXIS_DIM] = dim / g->info->block;
+                        dim, info->block, info->name);
+    *g = kvc_geometry_of(info, 0, v[LAYERS].count, v[TOKENS].count, v[HEADS].count,
+                         dim / info->block);
     return take_order(g, v[ORDER].text ? v[ORDER].text : KVC_AXIS_LETTERS, e);
 }
 
 static int raw_build(struct kvc_cache *c, const struct kvc_geometry *g, const struct kvc_input *in,
                      const struct kvc_import_options *o, struct kvc_error *e) {
     const uint64_t offset = o->value[OFFSET].count;
-    if (kvc_cache_map(c, NULL, NULL, e)) return -1;
-    uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, g->count[KVC_AXIS_TOKEN], e);
-    if (part == KVC_NONE) return -1;
-    for (uint32_t i = 0; i < g->count[KVC_AXIS_LAYER]; i++)
-        if (kvc_cache_add_layer(c, part, i, KVC_LAYER_FULL, e) == KVC_NONE) return -1;
-    if (kvc_cache_extent_literal(c, in, 0, offset, e) ||
+    if (kvc_import_cells(c, g->count[KVC_AXIS_TOKEN], 0, e) ||
+        kvc_import_layers(c, 0, g->count[KVC_AXIS_LAYER], 0, e) ||
+        kvc_cache_extent_literal(c, in, 0, offset, e) ||
         kvc_geometry_add(c, g, o->value[CHANNELS].count, in, offset, e) ||
         kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "raw", e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, in->size, e) ||
@@ -123,29 +114,8 @@ static struct kvc_cache *raw_import(const struct kvc_bundle *b, const struct kvc
                  g.bytes, offset, in->size);
         return NULL;
     }
-    struct kvc_cache *c = kvc_cache_new(e);
-    if (c && raw_build(c, &g, in, o, e)) {
-        kvc_cache_free(c);
-        c = NULL;
-    }
-    return c;
-}
-
-/* Writes the rows of one tensor in order of position. */
-static int write_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_sink *out,
-                        struct kvc_error *e) {
-    const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
-    uint64_t row = kvc_row_bytes(&c->tensor[t].shape), together = kvc_cells_run_rows(cells);
-    uint8_t *rows = kvc_alloc(together, row);
-    int status = rows ? 0 : kvc_fail_memory(e, "rows");
-    for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
-        after = kvc_cells_run_end(cells, b);
-        uint64_t first = cells->block[b], n = cells->block[after] - first;
-        status = c->read(c, t, first, n, rows, e);
-        if (!status) status = kvc_sink_write(out, rows, (size_t)(n * row), e);
-    }
-    free(rows);
-    return status;
+    struct kvc_cache *c = kvc_import_begin(e);
+    return kvc_import_end(c, c ? raw_build(c, &g, in, o, e) : -1);
 }
 
 static int write_live(const struct kvc_cache *c, struct kvc_sink *out, struct kvc_error *e) {
@@ -163,7 +133,7 @@ static int write_live(const struct kvc_cache *c, struct kvc_sink *out, struct kv
         for (unsigned k = 0; k < 2; k++) {
             uint32_t t = c->layer[i].tensor[k];
             if (t == KVC_NONE || part->kind != KVC_PART_LIVE || part->stream != stream) continue;
-            if (write_tensor(c, t, out, e)) return -1;
+            if (kvc_write_rows(c, &t, 1, 0, out, e)) return -1;
             written = 1;
         }
     }
@@ -175,7 +145,7 @@ static int write_live(const struct kvc_cache *c, struct kvc_sink *out, struct kv
 static int raw_export(const struct kvc_cache *c, const struct kvc_export_options *o,
                       struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_cache *view;
-    if (kvc_arrays_pairing(c, o ? o->pairing : KVC_PAIRING_UNKNOWN, &view, e)) return -1;
+    if (kvc_arrays_pairing(c, o->pairing, &view, e)) return -1;
     int status = write_live(view ? view : c, out, e);
     kvc_cache_free(view);
     return status;
@@ -187,7 +157,6 @@ const struct kvc_format kvc_format_raw = {
     .suffix = ".raw",
     .import_options = import_options,
     .tool = "raw",
-    .source = KVC_SOURCE_RAW,
     /* The pairing counts as geometry, which readers must be given. */
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS |
              KVC_LACKS_COMPANIONS | KVC_LACKS_SNAPSHOTS | KVC_LACKS_METADATA | KVC_LACKS_ROTATION |

@@ -15,7 +15,7 @@
 #include "formats/cache/values.h"
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_list.h"
-#include "formats/engines/foreign.h"
+#include "formats/engines/import.h"
 #include "formats/cache/view.h"
 
 #include <inttypes.h>
@@ -83,33 +83,23 @@ static const struct fact {
 
 /* --- reading --- */
 
-static int safetensors_probe_file(const struct kvc_input *in, char *why, size_t size) {
+static const char *const suffixes[] = {".safetensors", NULL};
+
+static int safetensors_probe_file(const struct kvc_bundle *b, size_t i, const struct kvc_input *in,
+                                  char *why, size_t size) {
     uint8_t head[9];
     const uint64_t have = in->size < sizeof head ? in->size : sizeof head;
+    (void)b;
+    (void)i;
     if (!kvc_input_copy(in, 0, head, have, NULL))
         return kvc_safetensors_begins(head, have, why, size) != 0;
     snprintf(why, size, "the file cannot be read");
     return 0;
 }
 
-/* Returns 1 when the arrays of a member are read: of several files, those named *.safetensors.
- * Others are kept as literal bytes. */
-static int safetensors_is_read(const struct kvc_bundle *b, size_t i) {
-    const char *dot = b->is_file || kvc_member_is_beside(b->member[i].name)
-                          ? NULL
-                          : strrchr(b->member[i].name, '.');
-    return b->is_file || (dot && strcmp(dot, ".safetensors") == 0);
-}
-
 static int safetensors_probe(const struct kvc_bundle *b, char *why, size_t size) {
-    snprintf(why, size, "no file is named *.safetensors");
-    for (size_t i = 0; i < b->n; i++) {
-        if (!safetensors_is_read(b, i)) continue;
-        const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
-        if (in && safetensors_probe_file(in, why, size)) return 1;
-        if (!in) snprintf(why, size, "a file cannot be opened");
-    }
-    return 0;
+    return kvc_members_probe(b, suffixes, "no file is named *.safetensors", safetensors_probe_file,
+                             why, size);
 }
 
 /* Reads a whole number; the text must hold nothing else. */
@@ -141,7 +131,6 @@ static double parse_number(const char *text) {
     return kvc_number_read(text, &number) ? 0 : number;
 }
 
-/* Reads a JSON list of numbers. */
 static int read_counts(struct kvc_meta *meta, const char *key, const char *text,
                        struct kvc_error *e) {
     uint64_t counts[16];
@@ -243,15 +232,14 @@ static int read_headers(struct headers *h, const struct kvc_bundle *b,
     memset(h, 0, sizeof *h);
     if (!(h->of = kvc_alloc_zeros(b->n, sizeof *h->of))) return kvc_fail_memory(e, "headers");
     for (; h->n < b->n; h->n++) {
-        if (!safetensors_is_read(b, h->n)) continue;
+        if (!kvc_member_is_read(b, h->n, suffixes)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, h->n, e);
         if (!in) return -1;
         if (kvc_safetensors_read_input(&h->of[h->n], in, KVC_SAFETENSORS_COVERED, e))
-            return b->is_file ? -1 : kvc_error_prefix(e, b->member[h->n].name);
+            return kvc_member_failed(b, h->n, e);
     }
     for (size_t i = 0; i < h->n; i++)
-        if (add_arrays(h, i, b->member[i].in, e))
-            return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        if (add_arrays(h, i, b->member[i].in, e)) return kvc_member_failed(b, i, e);
     if (kvc_arrays_name_members(&h->list, b, o, e)) return -1;
     return kvc_arrays_split(&h->list, o, e);
 }
@@ -264,11 +252,11 @@ static enum kvc_pairing pairing_of(const struct headers *h, int *assumed) {
     return text ? kvc_pairing_parse_tensor(text) : kvc_pairing_of_transformers(arch);
 }
 
-static int read_metadata(struct kvc_cache *c, const struct headers *h, uint64_t bytes,
+static int read_metadata(struct kvc_cache *c, const struct headers *h, const struct kvc_bundle *b,
                          const struct kvc_import_options *o, struct kvc_error *e) {
     int assumed;
     enum kvc_pairing pairing = pairing_of(h, &assumed);
-    if (kvc_names_meta(c, "safetensors", bytes, o, pairing, assumed, e)) return -1;
+    if (kvc_import_meta(c, "safetensors", b, o, pairing, assumed, e)) return -1;
     if (read_scaling(&c->meta, text_of(h, "rope_scaling"), e)) return -1;
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
         const char *text = text_of(h, facts[i].name);
@@ -284,18 +272,13 @@ static struct kvc_cache *safetensors_import(const struct kvc_bundle *b,
     struct kvc_cache *c = NULL;
     if (kvc_name_check_map(o, e)) return NULL;
     int status = read_headers(&h, b, o, e);
-    if (!status) status = (c = kvc_cache_new(e)) ? 0 : -1;
-    if (!status) status = kvc_cache_map(c, NULL, NULL, e);
+    if (!status) status = (c = kvc_import_begin(e)) ? 0 : -1;
     if (!status) status = kvc_names_build(c, h.list.array, h.list.n, o, e);
     if (!status) status = kvc_arrays_source(c, &h.list, b, e);
-    if (!status) status = read_metadata(c, &h, kvc_bundle_size(b), o, e);
+    if (!status) status = read_metadata(c, &h, b, o, e);
     if (!status) status = kvc_cache_finish(c, e);
     headers_free(&h);
-    if (status) {
-        kvc_cache_free(c);
-        return NULL;
-    }
-    return c;
+    return kvc_import_end(c, status);
 }
 
 /* --- writing --- */
@@ -361,7 +344,8 @@ static int write_fact(struct kvc_safetensors_writer *to, const struct kvc_meta *
 static int write_facts(struct kvc_safetensors_writer *to, const struct kvc_cache *c,
                        struct kvc_error *e) {
     struct kvc_meta meta = {0};
-    int status = kvc_meta_copy(&meta, &c->meta, e) || kvc_values_pass(&meta, e) ? -1 : 0;
+    int status = kvc_meta_copy(&meta, &c->meta, e);
+    if (!status) status = kvc_values_pass(&meta, e);
     for (size_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++)
         status = write_fact(to, &meta, &facts[i], e);
     kvc_meta_free(&meta);
@@ -396,18 +380,12 @@ static int write_header(const struct kvc_arrays *list, struct kvc_sink *out, str
     return status;
 }
 
-/* Writes tensors in the order and with the names of arrays_write.h. */
 static int safetensors_export(const struct kvc_cache *c, const struct kvc_export_options *o,
                               struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_arrays list;
     if (kvc_arrays_list(&list, c, o, safetensors_keeps, e)) return -1;
     int status = write_header(&list, out, e);
-    for (size_t i = 0; i < list.n && !status; i++) {
-        uint8_t *bytes;
-        status = kvc_arrays_read(&list, i, &bytes, e);
-        if (!status) status = kvc_sink_write(out, bytes, (size_t)list.item[i].bytes, e);
-        free(bytes);
-    }
+    if (!status) status = kvc_arrays_write(&list, out, e);
     kvc_arrays_free(&list);
     return status;
 }
@@ -418,7 +396,6 @@ const struct kvc_format kvc_format_safetensors = {
     .suffix = ".safetensors",
     .takes_members = 1,
     .import_options = kvc_arrays_options,
-    .source = KVC_SOURCE_SAFETENSORS,
     .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS | KVC_LACKS_SNAPSHOTS | KVC_LACKS_UNKNOWNS,
     .keeps = safetensors_keeps,
     .probe = safetensors_probe,

@@ -1,9 +1,8 @@
 /* torch_write.c: writes K and V as a file of torch.save(): a dict of contiguous tensors, which
- * torch.load(weights_only=True) reads. Not for reading such files (torch_read.c). */
+ * torch.load(weights_only=True) reads. Not for reading such files (torch.c). */
 #include "formats/engines/torch.h"
 
 #include "formats/engines/arrays_write.h"
-#include "formats/engines/torch_types.h"
 #include "formats/io/bytes.h"
 #include "formats/io/zip_write.h"
 
@@ -11,6 +10,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+const struct kvc_torch_type kvc_torch_types[] = {
+    {"torch.FloatStorage", "torch.float32", "float32", KVC_F32, 4, 0, 0},
+    {"torch.HalfStorage", "torch.float16", "float16", KVC_F16, 2, 0, 0},
+    {"torch.BFloat16Storage", "torch.bfloat16", "bfloat16", KVC_BF16, 2, 0, 0},
+    {"torch.ByteStorage", "torch.uint8", "uint8", KVC_U8, 1, 0, 1},
+    {"torch.CharStorage", "torch.int8", "int8", KVC_I8, 1, 0, 1},
+    {"torch.IntStorage", "torch.int32", "int32", -1, 4, 1, 0},
+    {"torch.LongStorage", "torch.int64", "int64", -1, 8, 1, 0},
+    {"torch.DoubleStorage", "torch.float64", "float64", -1, 8, 0, 0},
+    {"torch.ShortStorage", "torch.int16", "int16", -1, 2, 0, 1},
+    {"torch.BoolStorage", "torch.bool", "bool", -1, 1, 0, 0},
+    {KVC_TORCH_UNTYPED, "torch.float8_e4m3fn", "float8_e4m3fn", KVC_F8E4M3, 1, 0, 0},
+    {KVC_TORCH_UNTYPED, "torch.float8_e5m2", "float8_e5m2", KVC_F8E5M2, 1, 0, 0},
+    {KVC_TORCH_UNTYPED, "torch.uint16", "uint16", -1, 2, 0, 1},
+    {NULL, NULL, NULL, -1, 0, 0, 0},
+};
 
 #define FOLDER "archive/" /* as torch.save() names it where it does not know the file's name */
 enum { ALIGN = 64 };      /* of storages, as torch.save() aligns them, for torch.load(mmap=True) */
@@ -55,7 +71,6 @@ static void put_integer(struct pickler *p, uint64_t n) {
     put(p, bytes, n > INT32_MAX ? 10 : 5);
 }
 
-/* Writes the class or function "module.name". */
 static void put_global(struct pickler *p, const char *full) {
     const char *name = strrchr(full, '.') + 1;
     put(p, "c", 1);

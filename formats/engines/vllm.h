@@ -49,8 +49,6 @@ static inline uint64_t kvc_vllm_cpu_value(uint64_t x, uint64_t head, uint64_t he
 enum { KVC_VLLM_SHAPE, KVC_VLLM_CPU_BLOCK, KVC_VLLM_GAPS };
 enum { KVC_VLLM_TO_SHAPE, KVC_VLLM_TO_NAME, KVC_VLLM_TO_CPU_BLOCK };
 
-struct kvc_cache *kvc_vllm_read(const struct kvc_bundle *b, const struct kvc_import_options *o,
-                                struct kvc_error *e);
 int kvc_vllm_keeps(enum kvc_dtype dtype); /* 0: a dtype becomes float32 */
 int kvc_vllm_write(const struct kvc_cache *c, const struct kvc_export_options *o,
                    const struct kvc_member_sink *out, struct kvc_error *e);

@@ -11,11 +11,12 @@
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/cache/shards.h"
-#include "formats/engines/arrays_read.h"
+#include "formats/engines/import.h"
 #include "formats/engines/vllm.h"
 #include "formats/engines/vllm_blocks.h"
 #include "formats/io/json_text.h"
 #include "formats/io/member_name.h"
+#include "formats/io/printable.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -34,18 +35,14 @@ enum {
 enum { SHAPE, HEADS, CHANNELS, DTYPE, CHUNK, BLOCK, IN_ORDER, WORKER };
 
 static const struct kvc_format_option import_options[] = {
-    [SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
-    [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "H"},
-    [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = 1 << 24, .value = "D"},
-    [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
-    [CHUNK] = {.key = "chunk",
-               .kind = KVC_OPTION_COUNT,
-               .min = 1,
-               .max = KVC_VLLM_BLOCKS_TOKENS,
-               .value = "TOKENS"},
+    [SHAPE] = KVC_TEXT_OPTION("shape", "T-H-2D"),
+    [HEADS] = KVC_COUNT_OPTION("heads", 1, 65536, "H"),
+    [CHANNELS] = KVC_COUNT_OPTION("dim", 1, 1 << 24, "D"),
+    [DTYPE] = KVC_TEXT_OPTION("dtype", "bf16"),
+    [CHUNK] = KVC_COUNT_OPTION("chunk", 1, KVC_VLLM_BLOCKS_TOKENS, "TOKENS"),
     [BLOCK] = {.key = "block", .kind = KVC_OPTION_LIST, .value = "HASH"},
     [IN_ORDER] = {.key = "in-order", .kind = KVC_OPTION_FLAG},
-    [WORKER] = {.key = "worker", .kind = KVC_OPTION_TEXT, .value = "R/N"},
+    [WORKER] = KVC_TEXT_OPTION("worker", "R/N"),
     {.key = NULL},
 };
 
@@ -58,11 +55,18 @@ struct blocks {
     const json_t *layers; /* their names */
     const struct kvc_vllm_page *shape;
     const struct kvc_dtype_info *info;
-    uint64_t page_tokens, pages;    /* pages of a layer in a file */
-    uint64_t heads, channels, page; /* bytes of a page */
+    uint64_t page_tokens, pages; /* pages of a layer in a file */
+    uint64_t heads, channels;
+    struct kvc_geometry page;
     /* of `workers`, whose pages follow each other, the one that is read; canonical: 0 of 1 */
     uint64_t worker, workers;
 };
+
+/* Finds a dtype by vLLM's name or by kvc's; NULL: there is none. */
+static const struct kvc_dtype_info *dtype_of(const char *name) {
+    const struct kvc_dtype_info *info = kvc_import_dtype(name);
+    return info && kvc_import_dtype_name(info->dtype) ? info : kvc_dtype_by_name(name);
+}
 
 static const char *last_part(const char *name) {
     const char *slash = strrchr(name, '/');
@@ -94,7 +98,6 @@ static int vllm_blocks_probe(const struct kvc_bundle *b, char *why, size_t size)
     return root != NULL;
 }
 
-/* Reads "R/N" of workers. */
 static int take_worker(struct blocks *k, const char *text, struct kvc_error *e) {
     unsigned worker = 0, workers = 1;
     int end = 0;
@@ -118,9 +121,8 @@ static int check_layout(const struct blocks *k, int has_worker, struct kvc_error
         return has_worker ? 0
                           : kvc_fail(e, KVC_ERR_UNSUPPORTED,
                                      "config.json has no canonical_format: the files have the "
-                                     "pages of the workers one after "
-                                     "another. Say how many there were, and which is to be read: "
-                                     "vllm-blocks:worker=R/N, or "
+                                     "pages of the workers one after another. Say how many there "
+                                     "were, and which is to be read: vllm-blocks:worker=R/N, or "
                                      "worker=0/1; kvc-pack --join=heads joins them");
     if (strcmp(format, "v1-nhd") != 0 && strcmp(format, "v1-hnd") != 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
@@ -148,11 +150,11 @@ static int vllm_blocks_take_shape(struct blocks *k, const struct kvc_import_opti
                         "vllm-blocks: shape=%s is none of T-H-2D, 2-T-H-D, H-T-2D, 2-H-T-D, T-C",
                         v[SHAPE].text);
     if (!k->shape || !v[CHANNELS].count || (!heads && !k->shape->latent))
-        return kvc_fail(e, KVC_ERR_USAGE,
-                        "the blocks do not say the shape of a page: "
-                        "vllm-blocks:shape=%s,heads=H,dim=D, or shape=%s where K and V "
-                        "lie apart, or shape=T-C,dim=C of latent attention",
-                        heads_first ? "H-T-2D" : "T-H-2D", heads_first ? "2-H-T-D" : "2-T-H-D");
+        return kvc_fail(
+            e, KVC_ERR_USAGE,
+            "the blocks do not say the shape of a page: vllm-blocks:shape=%s,heads=H,dim=D, or "
+            "shape=%s where K and V lie apart, or shape=T-C,dim=C of latent attention",
+            heads_first ? "H-T-2D" : "T-H-2D", heads_first ? "2-H-T-D" : "2-T-H-D");
     if (format && k->shape->family && !kvc_name_ends_in(format, k->shape->family))
         return kvc_fail(e, KVC_ERR_USAGE,
                         "vllm-blocks: shape=%s is not one of the canonical format %s",
@@ -193,7 +195,7 @@ static int read_config(struct blocks *k, const struct kvc_import_options *o, str
     k->page_tokens = (uint64_t)tokens;
     const char *told = o->value[DTYPE].text,
                *dtype = told ? told : json_string_value(json_object_get(k->root, "dtype"));
-    if (!(k->info = dtype ? kvc_vllm_dtype_of(dtype) : NULL) || k->info->block > 1)
+    if (!(k->info = dtype ? dtype_of(dtype) : NULL) || k->info->block > 1)
         return kvc_fail(e, told ? KVC_ERR_USAGE : KVC_ERR_UNSUPPORTED,
                         "%s '%s' is no dtype that kvc knows: give vllm-blocks:dtype=",
                         told ? "vllm-blocks: dtype" : "config.json: dtype",
@@ -203,7 +205,6 @@ static int read_config(struct blocks *k, const struct kvc_import_options *o, str
 
 /* --- files --- */
 
-/* Adds the one file whose name begins with `hash`. */
 static int add_hash(struct blocks *k, const char *hash, struct kvc_error *e) {
     const size_t before = k->n, length = strlen(hash);
     for (size_t i = 0; i < k->b->n; i++) {
@@ -233,13 +234,12 @@ static int find_files(struct blocks *k, const struct kvc_option_value *v, struct
         if (kvc_name_ends_in(k->b->member[i].name, ".bin")) k->member[k->n++] = i;
     if (!k->n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no .bin files");
     if (k->n > 1 && !v[IN_ORDER].count)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the %zu .bin files are named by hashes, which do not tell the order of "
-                        "the tokens: name them in order "
-                        "(vllm-blocks:block=HASH,block=HASH,...), or make a tar archive with the "
-                        "files in order and say so "
-                        "(vllm-blocks:in-order)",
-                        k->n);
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "the %zu .bin files are named by hashes, which do not tell the order of the tokens: "
+            "name them in order (vllm-blocks:block=HASH,block=HASH,...), or make a tar archive "
+            "with the files in order and say so (vllm-blocks:in-order)",
+            k->n);
     return 0;
 }
 
@@ -249,9 +249,9 @@ static int count_pages(struct blocks *k, uint64_t chunk, struct kvc_error *e) {
     const struct kvc_shape shape = {k->info->dtype, k->page_tokens, k->heads, k->channels};
     uint64_t all;
     if (!kvc_shape_check(&shape) ||
-        __builtin_mul_overflow(k->page_tokens * kvc_row_bytes(&shape), k->shape->latent ? 1 : 2,
+        kvc_vllm_page_geometry(k->shape, k->info, k->page_tokens, k->heads, k->channels,
                                &k->page) ||
-        __builtin_mul_overflow(k->page, layers * k->workers, &all))
+        __builtin_mul_overflow(k->page.bytes, layers * k->workers, &all))
         return kvc_fail(e, KVC_ERR_USAGE,
                         "vllm-blocks: a page of this shape is larger than kvc handles");
     if (chunk % k->page_tokens)
@@ -305,8 +305,7 @@ static int vllm_blocks_add_layers(struct kvc_cache *c, const struct blocks *k, i
     char *seen = NULL;
     if (__builtin_mul_overflow(k->n * k->page_tokens, k->pages, &tokens) || tokens > KVC_MAX_CELLS)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more tokens than kvc handles (2^31)");
-    const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, e);
-    int status = part == KVC_NONE ? -1 : 0;
+    int status = kvc_import_cells(c, tokens, 0, e);
     if (!status && !(seen = kvc_alloc_zeros(MAX_NUMBER, 1))) status = kvc_fail_memory(e, "layers");
     *known = 1;
     for (size_t i = 0; i < layers && *known; i++) {
@@ -321,45 +320,28 @@ static int vllm_blocks_add_layers(struct kvc_cache *c, const struct blocks *k, i
         if (seen[number]++)
             status = kvc_fail(e, KVC_ERR_UNSUPPORTED,
                               "config.json: two caches are of layer %" PRIu32, number);
-        else if (kvc_cache_add_layer(c, part, number,
-                                     k->shape->latent ? KVC_LAYER_LATENT : KVC_LAYER_FULL,
-                                     e) == KVC_NONE)
-            status = -1;
+        else status = kvc_import_layers(c, number, 1, k->shape->latent, e);
     }
     free(seen);
     return status;
 }
 
 static int add_tensors(struct kvc_cache *c, const struct blocks *k, struct kvc_error *e) {
-    const struct kvc_shape shape = {k->info->dtype, c->part[0].cells.n, k->heads, k->channels};
     for (uint32_t i = 0; i < c->n_layers; i++)
-        for (unsigned role = 0; role < (k->shape->latent ? 1u : 2u); role++) {
-            const uint32_t t = kvc_cache_add_tensor(c, i,
-                                                    k->shape->latent ? KVC_ROLE_LATENT
-                                                    : role           ? KVC_ROLE_V
-                                                                     : KVC_ROLE_K,
-                                                    &shape, e);
-            if (t == KVC_NONE) return -1;
-            c->tensor[t].source = kvc_strides_canonical(&c->tensor[t].shape);
-            c->tensor[t].source_size = kvc_tensor_bytes(&c->tensor[t]);
-        }
+        if (kvc_geometry_tensors(c, &k->page, k->channels, i, c->part[0].cells.n, e)) return -1;
     return 0;
 }
 
-/* Returns the place of a page of a tensor in file `number`. */
 static struct kvc_place place_of(const struct blocks *k, size_t number, uint32_t tensor,
                                  uint64_t page) {
-    const unsigned parts = k->shape->latent ? 1 : 2;
-    struct kvc_place p = kvc_vllm_page_place(k->shape, tensor % parts, k->page_tokens, k->heads,
-                                             k->channels, k->info->size);
-    p.tensor = tensor;
-    p.cell = (number * k->pages + page) * k->page_tokens;
-    p.offset += ((k->worker * json_array_size(k->layers) + tensor / parts) * k->pages + page) *
-                k->page;
+    const uint32_t caches = (uint32_t)k->page.count[KVC_AXIS_CACHE];
+    const uint64_t cell = (number * k->pages + page) * k->page_tokens,
+                   layer = k->worker * json_array_size(k->layers) + tensor / caches;
+    struct kvc_place p = kvc_geometry_place(&k->page, 0, tensor % caches, cell, tensor);
+    p.offset += (layer * k->pages + page) * k->page.bytes;
     return p;
 }
 
-/* Maps the files in the order of their tokens. */
 static int map_files(struct kvc_cache *c, const struct blocks *k, struct kvc_error *e) {
     for (size_t i = 0; i < k->n; i++)
         for (uint32_t t = 0; t < c->n_tensors; t++)
@@ -377,10 +359,10 @@ static int vllm_blocks_add_members(struct kvc_cache *c, const struct blocks *k,
     struct kvc_place *place = kvc_alloc(n, sizeof *place);
     int status = place ? 0 : kvc_fail_memory(e, "places");
     for (size_t i = 0; i < k->b->n && !status; i++) {
-        const struct kvc_input *in = kvc_bundle_open(k->b, i, e);
+        const struct kvc_input *in = kvc_member_begin(c, k->b, i, e);
         size_t number = 0;
         while (number < k->n && k->member[number] != i) number++;
-        if (!in || kvc_extents_member(c, k->b->member[i].name, e)) status = -1;
+        if (!in) status = -1;
         else if (number == k->n) status = kvc_cache_extent_literal(c, in, 0, in->size, e);
         else {
             for (uint64_t x = 0; x < n; x++)
@@ -396,13 +378,11 @@ static int vllm_blocks_build(struct kvc_cache *c, struct blocks *k,
                              const struct kvc_import_options *o, struct kvc_error *e) {
     int known;
     if (read_config(k, o, e) || find_files(k, o->value, e) || check_files(k, e) ||
-        count_pages(k, o->value[CHUNK].count, e) || kvc_cache_map(c, NULL, NULL, e) ||
-        vllm_blocks_add_layers(c, k, &known, e) || add_tensors(c, k, e) || map_files(c, k, e) ||
-        vllm_blocks_add_members(c, k, e))
+        count_pages(k, o->value[CHUNK].count, e) || vllm_blocks_add_layers(c, k, &known, e) ||
+        add_tensors(c, k, e) || map_files(c, k, e) || vllm_blocks_add_members(c, k, e))
         return -1;
-    const enum kvc_pairing pairing = k->shape->latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
     const char *model = json_string_value(json_object_get(k->root, "model_name"));
-    if (kvc_names_meta(c, "vllm-blocks", kvc_bundle_size(k->b), o, pairing, !k->shape->latent, e) ||
+    if (kvc_import_meta_assumed(c, "vllm-blocks", k->b, o, k->shape->latent, e) ||
         kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_K, "post", e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, known, e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, k->page_tokens, e) ||
@@ -416,11 +396,8 @@ static struct kvc_cache *vllm_blocks_import(const struct kvc_bundle *b,
                                             const struct kvc_import_options *o,
                                             struct kvc_error *e) {
     struct blocks k = {.b = b};
-    struct kvc_cache *c = kvc_cache_new(e);
-    if (c && vllm_blocks_build(c, &k, o, e)) {
-        kvc_cache_free(c);
-        c = NULL;
-    }
+    struct kvc_cache *c = kvc_import_begin(e);
+    c = kvc_import_end(c, c ? vllm_blocks_build(c, &k, o, e) : -1);
     json_decref(k.root);
     free(k.member);
     return c;
@@ -433,7 +410,6 @@ const struct kvc_format kvc_format_vllm_blocks = {
     .takes_members = 1,
     .import_options = import_options,
     .export_options = kvc_vllm_blocks_export_options,
-    .source = KVC_SOURCE_VLLM_BLOCKS,
     /* The number of heads counts as geometry, which readers must be given; the names of layers have
        their numbers. */
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS |

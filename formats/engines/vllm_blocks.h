@@ -4,6 +4,7 @@
 #define KVC_VLLM_BLOCKS_H
 
 #include "formats/cache/format.h"
+#include "formats/engines/geometry.h"
 
 #define KVC_VLLM_BLOCKS_PADDING 4096     /* files end at a multiple of the memory's page */
 #define KVC_VLLM_BLOCKS_TOKENS (1 << 24) /* at most, of a page or a file */
@@ -12,21 +13,17 @@
 struct kvc_vllm_page {
     const char *name;   /* "T-H-2D" */
     const char *family; /* end of the name of the canonical format; NULL: of both */
-    int heads_first, halves, latent;
+    const char *order;  /* of the axes of one layer (geometry.h) */
+    int latent;
 };
 /* Returns the shape of a name, in any case, or NULL. */
 const struct kvc_vllm_page *kvc_vllm_page_of(const char *name);
 
-/* Returns the place of K (cache 0), V or a latent in a page of `tokens` tokens, whose first byte is
- * at offset 0. */
-struct kvc_place kvc_vllm_page_place(const struct kvc_vllm_page *page, unsigned cache,
-                                     uint64_t tokens, uint64_t heads, uint64_t channels,
-                                     uint64_t value);
-
-/* Finds a dtype by vLLM's name or by kvc's; NULL: there is none. */
-const struct kvc_dtype_info *kvc_vllm_dtype_of(const char *name);
-/* Returns vLLM's name of a dtype; NULL: vLLM has no such cache. */
-const char *kvc_vllm_dtype_name(enum kvc_dtype dtype);
+/* Sets the geometry of a page of one layer. Returns 0; -1 where it has more bytes than 64 bits
+ * count. */
+int kvc_vllm_page_geometry(const struct kvc_vllm_page *page, const struct kvc_dtype_info *info,
+                           uint64_t tokens, uint64_t heads, uint64_t channels,
+                           struct kvc_geometry *g);
 
 extern const struct kvc_format_option kvc_vllm_blocks_export_options[];
 int kvc_vllm_blocks_keeps(enum kvc_dtype dtype);

@@ -4,12 +4,13 @@
  * The folders are those that vLLM computes from config.json: a hash of its fields is in their
  * names. The names of files are hashes of token ids under a key of vLLM's, which the caller gives;
  * without them, files are numbered. */
-#include "formats/engines/vllm_blocks.h"
+#include "formats/engines/import.h"
 
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/engines/uniform.h"
 #include "formats/engines/vllm.h"
+#include "formats/engines/vllm_blocks.h"
 #include "formats/io/hash.h"
 #include "formats/io/json_text.h"
 
@@ -18,6 +19,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+
+/* --- pages --- */
+
+static const struct kvc_vllm_page shapes[] = {{"T-H-2D", "nhd", "lthcd", 0},
+                                              {"2-T-H-D", "nhd", "lcthd", 0},
+                                              {"H-T-2D", "hnd", "lhtcd", 0},
+                                              {"2-H-T-D", "hnd", "lchtd", 0},
+                                              {"T-C", NULL, "lcthd", 1}};
+
+const struct kvc_vllm_page *kvc_vllm_page_of(const char *name) {
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        if (strcasecmp(name, shapes[i].name) == 0) return &shapes[i];
+    return NULL;
+}
+
+int kvc_vllm_page_geometry(const struct kvc_vllm_page *page, const struct kvc_dtype_info *info,
+                           uint64_t tokens, uint64_t heads, uint64_t channels,
+                           struct kvc_geometry *g) {
+    *g = kvc_geometry_of(info, page->latent, 1, tokens, heads, channels);
+    return kvc_geometry_order(g, page->order) == KVC_ORDER_GOOD ? 0 : -1;
+}
 
 enum {
     DIGEST = 12,     /* hexadecimal digits of the hash of config.json in the names of folders */
@@ -28,20 +51,12 @@ enum {
 enum { SHAPE, PAGE, CHUNK, BLOCK, NAME, MODEL };
 
 const struct kvc_format_option kvc_vllm_blocks_export_options[] = {
-    [SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
-    [PAGE] = {.key = "page",
-              .kind = KVC_OPTION_COUNT,
-              .min = 1,
-              .max = KVC_VLLM_BLOCKS_TOKENS,
-              .value = "TOKENS"},
-    [CHUNK] = {.key = "chunk",
-               .kind = KVC_OPTION_COUNT,
-               .min = 1,
-               .max = KVC_VLLM_BLOCKS_TOKENS,
-               .value = "TOKENS"},
+    [SHAPE] = KVC_TEXT_OPTION("shape", "T-H-2D"),
+    [PAGE] = KVC_COUNT_OPTION("page", 1, KVC_VLLM_BLOCKS_TOKENS, "TOKENS"),
+    [CHUNK] = KVC_COUNT_OPTION("chunk", 1, KVC_VLLM_BLOCKS_TOKENS, "TOKENS"),
     [BLOCK] = {.key = "block", .kind = KVC_OPTION_LIST, .value = "HASH"},
     [NAME] = {.key = "name", .kind = KVC_OPTION_TEXT, .value = "model.layers.{i}.self_attn.attn"},
-    [MODEL] = {.key = "model", .kind = KVC_OPTION_TEXT, .value = "NAME"},
+    [MODEL] = KVC_TEXT_OPTION("model", "NAME"),
     {.key = NULL},
 };
 
@@ -50,7 +65,8 @@ struct out {
     const struct kvc_member_sink *to;
     const struct kvc_vllm_page *shape;
     uint64_t page_tokens, pages; /* of a page; pages of a layer in a file */
-    uint64_t page, file;         /* bytes */
+    struct kvc_geometry layout;  /* of a page */
+    uint64_t file;               /* bytes */
     uint64_t files;
     const char *const *hash; /* names of the files; NULL at the end; none: they are numbered */
     json_t *config;
@@ -58,7 +74,7 @@ struct out {
 };
 
 int kvc_vllm_blocks_keeps(enum kvc_dtype dtype) {
-    return kvc_vllm_dtype_name(dtype) != NULL;
+    return kvc_import_dtype_name(dtype) != NULL;
 }
 
 /* --- options --- */
@@ -96,8 +112,8 @@ static int take_pages(struct out *o, const struct kvc_option_value *v, struct kv
                         u->tokens, chunk);
     o->pages = chunk / o->page_tokens;
     o->files = u->tokens / chunk;
-    o->page = o->page_tokens * u->heads * u->dim * u->info->size * (u->latent ? 1 : 2);
-    if (__builtin_mul_overflow(o->page, o->pages * u->layers, &o->file) ||
+    if (kvc_vllm_page_geometry(o->shape, u->info, o->page_tokens, u->heads, u->dim, &o->layout) ||
+        __builtin_mul_overflow(o->layout.bytes, o->pages * u->layers, &o->file) ||
         __builtin_add_overflow(o->file, KVC_VLLM_BLOCKS_PADDING - 1, &o->file))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "vllm-blocks: a file would have more bytes than 64 bits count");
@@ -149,13 +165,15 @@ static json_t *name_layers(const struct out *o, const char *pattern, struct kvc_
 static int make_config(struct out *o, const char *pattern, const char *model, struct kvc_error *e) {
     json_t *names = name_layers(o, pattern ? pattern : "model.layers.{i}.self_attn.attn", e);
     if (!names) return -1;
+    const char *family = o->shape->family;
+    const char *format = family && strcmp(family, "hnd") == 0 ? "v1-hnd" : "v1-nhd";
     const json_int_t tokens = (json_int_t)o->page_tokens, pages = (json_int_t)o->pages;
     o->config = json_pack("{s:I, s:I, s:i, s:i, s:i, s:i, s:s, s:[{s:I, s:o}], s:s, s:s}",
                           "tokens_per_hash", tokens, "blocks_per_file", pages, "tp_size", 1,
                           "pp_size", 1, "pcp_size", 1, "dcp_size", 1, "dtype",
-                          kvc_vllm_dtype_name(o->cache.info->dtype), "kv_cache_groups",
+                          kvc_import_dtype_name(o->cache.info->dtype), "kv_cache_groups",
                           "tokens_per_block", tokens, "layer_names", names, "inference_engine",
-                          "vllm", "canonical_format", o->shape->heads_first ? "v1-hnd" : "v1-nhd");
+                          "vllm", "canonical_format", format);
     if (!o->config) return kvc_fail_memory(e, "config.json");
     if (model && json_object_set_new(o->config, "model_name", json_string(model)))
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: the model's name is not UTF-8");
@@ -187,31 +205,25 @@ static int write_config(const struct out *o, struct kvc_error *e) {
          *name = NULL;
     const size_t n = text ? strlen(text) : 0;
     int status = text && asprintf(&name, "%s/config.json", o->folder) >= 0
-                     ? 0
+                     ? o->to->begin(o->to->state, name, n, e)
                      : kvc_fail_memory(e, "config.json");
-    if (!status)
-        status = o->to->begin(o->to->state, name, n, e) || kvc_sink_write(o->to->out, text, n, e) ||
-                         o->to->finish(o->to->state, e)
-                     ? -1
-                     : 0;
+    if (!status) status = kvc_sink_write(o->to->out, text, n, e);
+    if (!status) status = o->to->finish(o->to->state, e);
     free(name);
     free(text);
     return status;
 }
 
-/* Writes the pages of a layer, from row `first` on. */
 static int write_layer(struct out *o, const struct kvc_layer *layer, uint64_t first, uint8_t *page,
                        struct kvc_error *e) {
-    const struct kvc_uniform *u = &o->cache;
     for (uint64_t i = 0; i < o->pages; i++) {
-        for (unsigned k = 0; k < (u->latent ? 1u : 2u); k++) {
-            struct kvc_place place = kvc_vllm_page_place(o->shape, k, o->page_tokens, u->heads,
-                                                         u->dim, u->info->size);
-            place.tensor = layer->tensor[k];
-            place.cell = first + i * o->page_tokens;
+        for (unsigned k = 0; k < o->layout.count[KVC_AXIS_CACHE]; k++) {
+            const struct kvc_place place = kvc_geometry_place(&o->layout, 0, k,
+                                                              first + i * o->page_tokens,
+                                                              layer->tensor[k]);
             if (kvc_uniform_place(&o->cache, &place, page, e)) return -1;
         }
-        if (kvc_sink_write(o->to->out, page, (size_t)o->page, e)) return -1;
+        if (kvc_sink_write(o->to->out, page, (size_t)o->layout.bytes, e)) return -1;
     }
     return 0;
 }
@@ -231,14 +243,15 @@ static int vllm_blocks_write_write_file(struct out *o, uint64_t number, uint8_t 
             status = write_layer(o, &c->layer[i], number * o->pages * o->page_tokens, page, e);
     if (!status)
         status = kvc_sink_write(o->to->out, zeros,
-                                (size_t)(o->file - o->page * o->pages * o->cache.layers), e);
+                                (size_t)(o->file - o->layout.bytes * o->pages * o->cache.layers),
+                                e);
     if (!status) status = o->to->finish(o->to->state, e);
     free(name);
     return status;
 }
 
 static int write_files(struct out *o, struct kvc_error *e) {
-    uint8_t *page = kvc_alloc(o->page, 1);
+    uint8_t *page = kvc_alloc(o->layout.bytes, 1);
     int status = page ? write_config(o, e) : kvc_fail_memory(e, "a page");
     for (uint64_t i = 0; i < o->files && !status; i++)
         status = vllm_blocks_write_write_file(o, i, page, e);
@@ -252,12 +265,12 @@ int kvc_vllm_blocks_write(const struct kvc_cache *c, const struct kvc_export_opt
     const char *model = v[MODEL].text ? v[MODEL].text : c->meta.facts.model;
     struct out o = {.to = to};
     if (kvc_uniform_open(&o.cache, c, options, kvc_vllm_blocks_keeps, "vllm-blocks", e)) return -1;
-    const int status = vllm_blocks_write_take_shape(&o, v[SHAPE].text, e) || take_pages(&o, v, e) ||
-                               take_hashes(&o, v[BLOCK].list, e) ||
-                               make_config(&o, v[NAME].text, model, e) ||
-                               name_folder(&o, model, e) || write_files(&o, e)
-                           ? -1
-                           : 0;
+    int status = vllm_blocks_write_take_shape(&o, v[SHAPE].text, e);
+    if (!status) status = take_pages(&o, v, e);
+    if (!status) status = take_hashes(&o, v[BLOCK].list, e);
+    if (!status) status = make_config(&o, v[NAME].text, model, e);
+    if (!status) status = name_folder(&o, model, e);
+    if (!status) status = write_files(&o, e);
     free(o.folder);
     json_decref(o.config);
     kvc_uniform_close(&o.cache);

@@ -10,6 +10,45 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+
+const char *const kvc_vllm_shape_name[KVC_VLLM_SHAPES] = {[KVC_VLLM_PACKED] = "T-H-2D",
+                                                          [KVC_VLLM_SPLIT] = "T-2-H-D",
+                                                          [KVC_VLLM_ROWS] = "2-T-HD",
+                                                          [KVC_VLLM_LATENT] = "T-C"};
+
+enum kvc_vllm_shape kvc_vllm_shape_of(const char *name) {
+    enum kvc_vllm_shape shape = 0;
+    while (shape < KVC_VLLM_SHAPES && strcasecmp(name, kvc_vllm_shape_name[shape]) != 0) shape++;
+    return shape;
+}
+
+int kvc_vllm_layer(const char *path, uint32_t *layer) {
+    const char *slash = strrchr(path, '/');
+    for (const char *dot = strchr(slash ? slash : path, '.'); dot; dot = strchr(dot + 1, '.')) {
+        const size_t n = strspn(dot + 1, "0123456789");
+        if (!n || n > KVC_VLLM_DIGITS || dot[1 + n] != '.') continue;
+        *layer = (uint32_t)strtoul(dot + 1, NULL, 10);
+        return 1;
+    }
+    return 0;
+}
+
+int kvc_vllm_name_layer(const char *format, const char *pattern, uint32_t layer, const char *suffix,
+                        char *name, size_t size, struct kvc_error *e) {
+    const char *place = strstr(pattern, "{i}");
+    uint32_t found = 0;
+    const int n = place ? snprintf(name, size, "%.*s%" PRIu32 "%s%s", (int)(place - pattern),
+                                   pattern, layer, place + 3, suffix)
+                        : -1;
+    if (n >= 0 && (size_t)n < size && !strchr(name, '/') && kvc_vllm_layer(name, &found) &&
+        found == layer)
+        return 0;
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "%s: name=%s must be a name without '/' that has {i} between dots, in place of "
+                    "the first number, as in model.layers.{i}.self_attn.attn",
+                    format, pattern);
+}
 
 struct out {
     const struct kvc_cache *cache;
@@ -25,7 +64,6 @@ int kvc_vllm_keeps(enum kvc_dtype dtype) {
 
 /* --- checks --- */
 
-/* Checks that K and V of a layer fit into one array. */
 static int check_layer(const struct out *o, const struct kvc_layer *layer, uint64_t tokens,
                        struct kvc_error *e) {
     const struct kvc_cache *c = o->cache;
@@ -40,12 +78,10 @@ static int check_layer(const struct out *o, const struct kvc_layer *layer, uint6
                         " differ in dtype, heads or head dim, and lie in one array",
                         layer->index);
     if (c->part[layer->part].kind != KVC_PART_LIVE || k->tokens != tokens)
-        return kvc_fail(
-            e, KVC_ERR_UNSUPPORTED,
-            "vllm: layer %" PRIu32
-            " holds a sliding window, and all layers of a folder hold the same tokens; use "
-            "safetensors",
-            layer->index);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "vllm: layer %" PRIu32 " holds a sliding window, and all layers of a "
+                        "folder hold the same tokens; use safetensors",
+                        layer->index);
     if (o->cpu_block && tokens % o->cpu_block)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "vllm: %" PRIu64 " tokens are no whole blocks of a CPU (cpu-block=%" PRIu64
@@ -89,31 +125,6 @@ static int write_header(const struct out *o, const struct kvc_shape *shape, stru
     return status;
 }
 
-/* Joins rows of n tensors (1 or 2) by turns: `run` bytes of each. */
-static int write_rows(const struct out *o, const uint32_t *tensor, unsigned n, uint64_t run,
-                      struct kvc_error *e) {
-    const struct kvc_cache *c = o->cache;
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor[0])->cells;
-    const uint64_t row = kvc_row_bytes(&c->tensor[tensor[0]].shape);
-    const uint64_t together = kvc_cells_run_rows(cells);
-    uint8_t *rows = kvc_alloc(together, row), *joined = kvc_alloc(n * together, row);
-    int status = rows && joined ? 0 : kvc_fail_memory(e, "rows");
-    for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
-        after = kvc_cells_run_end(cells, b);
-        const uint64_t first = cells->block[b], bytes = (cells->block[after] - first) * row;
-        for (unsigned k = 0; k < n && !status; k++) {
-            status = c->read(c, tensor[k], first, cells->block[after] - first, rows, e);
-            for (uint64_t at = 0; at < bytes && !status; at += run)
-                memcpy(joined + n * at + k * run, rows + at, (size_t)run);
-        }
-        if (!status) status = kvc_sink_write(o->to->out, joined, (size_t)(n * bytes), e);
-    }
-    free(rows);
-    free(joined);
-    return status;
-}
-
-/* Writes blocks as a CPU keeps them (vllm.h). */
 static int write_cpu_blocks(const struct out *o, const uint32_t *tensor, struct kvc_error *e) {
     const struct kvc_cache *c = o->cache;
     const struct kvc_shape *shape = &c->tensor[tensor[0]].shape;
@@ -143,6 +154,7 @@ static int write_layer(const struct out *o, const struct kvc_layer *layer, struc
     const uint32_t *t = layer->tensor;
     const struct kvc_shape *shape = &o->cache->tensor[t[0]].shape;
     const uint64_t row = kvc_row_bytes(shape);
+    struct kvc_sink *out = o->to->out;
     struct kvc_buffer header = {0};
     struct kvc_sink to_header = kvc_sink_buffer(&header);
     char name[512];
@@ -150,17 +162,19 @@ static int write_layer(const struct out *o, const struct kvc_layer *layer, struc
                                      sizeof name, e) ||
                  write_header(o, shape, &to_header, e) ||
                  o->to->begin(o->to->state, name, header.n + 2 * shape->tokens * row, e) ||
-                 kvc_sink_write(o->to->out, header.data, header.n, e);
+                 kvc_sink_write(out, header.data, header.n, e);
     free(header.data);
     if (status) return -1;
     if (o->cpu_block) status = write_cpu_blocks(o, t, e);
     else if (o->shape == KVC_VLLM_ROWS)
-        status = write_rows(o, t, 1, row, e) || write_rows(o, t + 1, 1, row, e);
-    else status = write_rows(o, t, 2, o->shape == KVC_VLLM_PACKED ? row / shape->heads : row, e);
+        status = kvc_write_rows(o->cache, t, 1, row, out, e) ||
+                 kvc_write_rows(o->cache, t + 1, 1, row, out, e);
+    else
+        status = kvc_write_rows(o->cache, t, 2,
+                                o->shape == KVC_VLLM_PACKED ? row / shape->heads : row, out, e);
     return status ? -1 : o->to->finish(o->to->state, e);
 }
 
-/* Writes the layers after all of them are checked. */
 static int write_layers(const struct out *o, struct kvc_error *e) {
     const struct kvc_cache *c = o->cache;
     const struct kvc_layer *first = NULL;

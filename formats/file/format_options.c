@@ -111,7 +111,8 @@ int kvc_options_read(struct kvc_option_values *v, const struct kvc_format_option
                      struct kvc_error *e) {
     size_t n_own = 0;
     memset(v, 0, sizeof *v);
-    int status = copy_items(v, own, set, &n_own, e) || make_lists(v, table, e) ? -1 : 0;
+    int status = copy_items(v, own, set, &n_own, e);
+    if (!status) status = make_lists(v, table, e);
     for (size_t i = 0; !status && v->text[i]; i++) {
         const int o = format_options_find(table, v->text[i]);
         if (o >= 0) status = format_options_take(&table[o], &v->value[o], v->text[i], name, e);

@@ -10,20 +10,20 @@
 #include <stdio.h>
 #include <string.h>
 
-/* In the order in which input is probed; one line each. */
-static const struct kvc_format *const table[] = {
-    &kvc_format_kvc, &kvc_format_llama,       &kvc_format_vllm,        &kvc_format_vllm_blocks,
-    &kvc_format_mlx, &kvc_format_lmcache_gds, &kvc_format_safetensors, &kvc_format_torch,
-    &kvc_format_npz, &kvc_format_lmcache,     &kvc_format_hicache,     &kvc_format_raw,
-};
+#define POINTER(NAME) &kvc_format_##NAME,
+static const struct kvc_format *const table[] = {KVC_FORMATS(POINTER)};
 
 #define N (sizeof table / sizeof table[0])
 
-const struct kvc_format *kvc_format_find(const char *name) {
-    const size_t n = strcspn(name, ":");
+/* Returns the row whose name are the first n bytes of a text, or NULL. */
+static const struct kvc_format *find(const char *name, size_t n) {
     for (size_t i = 0; i < N; i++)
         if (strlen(table[i]->name) == n && memcmp(table[i]->name, name, n) == 0) return table[i];
     return NULL;
+}
+
+const struct kvc_format *kvc_format_find(const char *name) {
+    return find(name, strcspn(name, ":"));
 }
 
 /* Returns the options after a format's name and a colon, or NULL. */
@@ -212,10 +212,8 @@ struct kvc_cache *kvc_format_import(const struct kvc_format *f, const struct kvc
 }
 
 const struct kvc_format *kvc_format_of_source(const struct kvc_cache *c) {
-    const enum kvc_source source = c->meta.facts.source;
-    for (size_t i = 0; source != KVC_SOURCE_OTHER && kvc_format_at(i); i++)
-        if (kvc_format_at(i)->source == source) return kvc_format_at(i);
-    return NULL;
+    const char *source = kvc_meta_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "");
+    return find(source, strcspn(source, " .")); /* "llama.cpp GGSQ" */
 }
 
 int kvc_format_probe(const struct kvc_format *f, const struct kvc_input *in, char *why,

@@ -52,7 +52,7 @@ int kvc_model_apply(const struct kvc_model *m, struct kvc_cache *c, char *note, 
     if (check_rows(m, c, e)) return -1;
     if (kvc_cache_is_container(c) && kvc_model_match(&c->meta, m, note, size, e)) return -1;
     if (settle_layers(m, c, e)) return -1;
-    return kvc_model_store(m, &c->meta, c->meta.facts.source == KVC_SOURCE_LLAMA, e);
+    return kvc_model_store(m, &c->meta, c->meta.facts.of_llama, e);
 }
 
 /* --- opening --- */
@@ -123,9 +123,8 @@ int kvc_open_bytes(struct kvc_opened *f, const void *data, size_t size, const st
     memset(f, 0, sizeof *f);
     if (check_kernels(e)) return -1;
     kvc_input_memory(&f->input, "(memory)", data, size);
-    const int status = kvc_bundle_of(&f->bundle, &f->input, &o->import, e) || open_import(f, o, e)
-                           ? -1
-                           : 0;
+    int status = kvc_bundle_of(&f->bundle, &f->input, &o->import, e);
+    if (!status) status = open_import(f, o, e);
     if (status) kvc_close(f);
     return status;
 }

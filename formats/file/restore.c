@@ -450,8 +450,8 @@ int kvc_source_write_members(const struct kvc_cache *c, unsigned threads,
         s.first[c->n_extents] = job.n;
         status = kvc_parallel(&job, kvc_cache_threads(c, threads), e);
     }
-    if (!status && c->n_members)
-        status = begin_members(&s, c->n_members, e) || out->finish(out->state, e) ? -1 : 0;
+    if (!status && c->n_members) status = begin_members(&s, c->n_members, e);
+    if (!status && c->n_members && out->finish(out->state, e)) status = -1;
     for (uint32_t i = 0; s.row_of && i < c->n_parts; i++) free(s.row_of[i]);
     free(s.row_of);
     free_rooms(&s);

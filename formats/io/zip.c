@@ -79,8 +79,8 @@ int kvc_zip_open(struct kvc_zip *z, const struct kvc_input *in, struct kvc_error
     struct directory d;
     memset(z, 0, sizeof *z);
     const int found = find_directory(in, &d, e);
-    if (found <= 0 || d.offset > in->size || d.size > in->size - d.offset)
-        return found < 0 ? -1 : 0;
+    if (found <= 0) return found;
+    if (d.offset > in->size || d.size > in->size - d.offset) return 0;
     if (!(z->directory = kvc_alloc(d.size, 1))) return kvc_fail_memory(e, "a zip's directory");
     if (!kvc_input_copy(in, d.offset, z->directory, d.size, e) &&
         !read_entries(z, (size_t)d.size, d.entries, e))

@@ -83,26 +83,20 @@ static const char *take_string(struct reader *r, uint64_t *size, const char *wha
     return (const char *)gguf_take(r, *size, what, e);
 }
 
-/* Bytes of one item; 0 for strings, arrays and unknown types. */
-static unsigned item_size(uint32_t type) {
-    switch (type) {
-    case KVC_GGUF_U8:
-    case KVC_GGUF_I8:
-    case KVC_GGUF_BOOL: return 1;
-    case KVC_GGUF_U16:
-    case KVC_GGUF_I16: return 2;
-    case KVC_GGUF_U32:
-    case KVC_GGUF_I32:
-    case KVC_GGUF_F32: return 4;
-    case KVC_GGUF_U64:
-    case KVC_GGUF_I64:
-    case KVC_GGUF_F64: return 8;
-    default: return 0;
-    }
-}
+/* Bytes of one item, 0 of strings, arrays and unknown types; 1 of whole numbers, 2 of those with a
+ * sign. */
+static const struct {
+    uint8_t size, whole;
+} types[] = {
+    [KVC_GGUF_U8] = {1, 1},  [KVC_GGUF_I8] = {1, 2},   [KVC_GGUF_U16] = {2, 1},
+    [KVC_GGUF_I16] = {2, 2}, [KVC_GGUF_U32] = {4, 1},  [KVC_GGUF_I32] = {4, 2},
+    [KVC_GGUF_F32] = {4, 0}, [KVC_GGUF_BOOL] = {1, 1}, [KVC_GGUF_U64] = {8, 1},
+    [KVC_GGUF_I64] = {8, 2}, [KVC_GGUF_F64] = {8, 0},
+};
+enum { TYPES = sizeof types / sizeof types[0] };
 
 static int read_items(struct reader *r, struct kvc_gguf_entry *entry, struct kvc_error *e) {
-    unsigned width = item_size(entry->type);
+    unsigned width = entry->type < TYPES ? types[entry->type].size : 0;
     if (entry->type == KVC_GGUF_STRING) {
         entry->items = r->in->data + r->at;
         for (uint64_t i = 0; i < entry->count; i++) {
@@ -256,25 +250,12 @@ const struct kvc_gguf_entry *kvc_gguf_find(const struct kvc_gguf *g, const char 
 }
 
 int kvc_gguf_item(const struct kvc_gguf_entry *entry, uint64_t i, uint64_t *v) {
-    unsigned width = item_size(entry->type);
-    switch (entry->type) {
-    case KVC_GGUF_U8:
-    case KVC_GGUF_I8:
-    case KVC_GGUF_U16:
-    case KVC_GGUF_I16:
-    case KVC_GGUF_U32:
-    case KVC_GGUF_I32:
-    case KVC_GGUF_U64:
-    case KVC_GGUF_I64:
-    case KVC_GGUF_BOOL: break;
-    default: return 0;
-    }
+    const unsigned width = types[entry->type].size, whole = types[entry->type].whole;
+    if (!whole) return 0;
     const uint8_t *p = entry->items + i * width;
     *v = 0;
     for (unsigned b = 0; b < width; b++) *v |= (uint64_t)p[b] << 8 * b;
-    int is_signed = entry->type == KVC_GGUF_I8 || entry->type == KVC_GGUF_I16 ||
-                    entry->type == KVC_GGUF_I32 || entry->type == KVC_GGUF_I64;
-    return !(is_signed && (p[width - 1] & 0x80));
+    return !(whole == 2 && (p[width - 1] & 0x80));
 }
 
 uint64_t kvc_gguf_u64(const struct kvc_gguf *g, const char *key, uint64_t otherwise, int *differ) {

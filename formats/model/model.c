@@ -8,6 +8,7 @@
 #include "formats/model/gguf.h"
 #include "formats/io/hash.h"
 #include "formats/io/input.h"
+#include "formats/io/printable.h"
 #include "formats/model/model_files.h"
 #include "formats/model/vocab.h"
 #include "formats/model/weights_names.h"
@@ -33,17 +34,8 @@ static void copy_text(char *to, size_t room, const char *text, uint64_t size) {
     size_t used = 0;
     const uint8_t *p = (const uint8_t *)text;
     while (size) {
-        size_t n = *p < 0x80                 ? 1
-                   : *p >= 0xc2 && *p < 0xe0 ? 2
-                   : (*p & 0xf0) == 0xe0     ? 3
-                   : *p >= 0xf0 && *p < 0xf5 ? 4
-                                             : 0;
-        int good = n && n <= size && (n > 1 || (*p >= 0x20 && *p != 0x7f));
-        for (size_t i = 1; good && i < n; i++) good = (p[i] & 0xc0) == 0x80;
-        /* overlong forms, surrogates, beyond U+10FFFF */
-        if (good && ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f) ||
-                     (*p == 0xf0 && p[1] < 0x90) || (*p == 0xf4 && p[1] > 0x8f)))
-            good = 0;
+        size_t n = kvc_utf8_length(p, (size_t)size);
+        const int good = n && (n > 1 || (*p >= 0x20 && *p != 0x7f));
         if (!good) n = 1;
         if (used + n >= room) break;
         if (good) memcpy(to + used, p, n);
@@ -380,7 +372,6 @@ static int hash_bytes(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t
     return status;
 }
 
-/* Hashes the header, which often is pinned already. */
 static int hash_header(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header,
                        struct kvc_error *e) {
     if (kvc_input_pin(in, 0, header, e)) return -1;
@@ -411,7 +402,6 @@ struct hashes {
     int want_full;
 };
 
-/* Looks for attention in a safetensors file. */
 static int find_attention(const struct kvc_input *in, struct kvc_model *m, struct kvc_error *e) {
     struct kvc_safetensors header;
     if (kvc_safetensors_read_input(&header, in, KVC_SAFETENSORS_ANY_DTYPE, e)) return -1;

@@ -164,7 +164,6 @@ static void compare_hash(struct comparison *c, const char *key, const uint8_t *o
     compared(c, key, a, b);
 }
 
-/* Returns 1 when the cache has any fingerprint of this kind. */
 static int has_kind(const struct kvc_meta *meta, enum kvc_model_kind kind) {
     char key[64];
     for (int full = 0; full <= 1; full++) {

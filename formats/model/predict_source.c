@@ -31,8 +31,7 @@ static int is_q8_0(const struct kvc_cache *c, uint32_t tensor) {
 static int fail_tile(uint32_t tensor, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_DAMAGED,
                     "section INPUTS needs the Hadamard rotation of tensor %" PRIu32
-                    ", which the metadata do not have, or of which "
-                    "its rows are no multiple",
+                    ", which the metadata do not have, or of which its rows are no multiple",
                     tensor);
 }
 
@@ -169,7 +168,6 @@ void kvc_predict_memo_free(struct kvc_predict_memo *memo) {
     for (unsigned i = 0; i < 2; i++) free(memo->block[i].values);
 }
 
-/* Returns the values of these rows, or NULL. */
 static const float *remembered(const struct kvc_predict_memo *memo, const uint64_t *row, size_t n) {
     for (unsigned i = 0; i < 2; i++)
         if (memo->block[i].n == n && memcmp(memo->block[i].row, row, n * sizeof *row) == 0)

@@ -10,9 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[2][2] = {{"k.predictor", "k.predictor.scale"},
-                                        {"v.predictor", "v.predictor.scale"}};
-
 int kvc_profile_predicts(const struct kvc_profile *p) {
     return p->back != 0;
 }
@@ -52,7 +49,6 @@ static int is_small(const struct kvc_profile_array *a) {
     return 1;
 }
 
-/* Returns the channels of all inputs. */
 static size_t channels(const struct kvc_predictor *x) {
     size_t n = 0;
     for (unsigned t = 0; t < x->n; t++) n += x->input[t].width;
@@ -64,7 +60,9 @@ static int predictor_find(const struct kvc_profile *p, uint32_t layer, int is_v,
                           struct kvc_predictor *list, struct kvc_profile_array *weight,
                           struct kvc_profile_array *scale, struct kvc_profile_array *mean,
                           struct kvc_error *e) {
-    const int found = p->back ? kvc_profile_array(p, layer, names[is_v][0], "I8", 2, weight, e) : 0;
+    const int found = p->back ? kvc_profile_array(p, layer, is_v ? "v.predictor" : "k.predictor",
+                                                  "I8", 2, weight, e)
+                              : 0;
     if (found <= 0) return found;
     const int has_mean = kvc_profile_numbers(p, layer, is_v, "mean", -INFINITY, mean, e);
     const int has_scale = has_mean < 0
@@ -175,46 +173,45 @@ void kvc_predictor_slot_free(struct kvc_predictor_slot *s) {
     free(s->small_numbers);
 }
 
-static struct kvc_predictor_slot *slot_of(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
-                                          enum kvc_pairing pairing) {
+/* Makes the predictor, or the inputs, of a part once. Sets *slot to NULL where the profile has
+ * none. */
+static int prepare(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
+                   enum kvc_pairing pairing, int inputs, struct kvc_predictor_slot **slot,
+                   struct kvc_error *e) {
     const int is_v = role == KVC_ROLE_V, interleaved = pairing == KVC_PAIRING_INTERLEAVED;
-    if (layer >= p->layers || (role != KVC_ROLE_K && role != KVC_ROLE_V)) return NULL;
-    return &p->predictor[(layer * 2 + (uint32_t)is_v) * KVC_PROFILE_VARIANTS +
-                         (uint32_t)interleaved];
+    *slot = NULL;
+    if (layer >= p->layers || (role != KVC_ROLE_K && role != KVC_ROLE_V)) return 0;
+    struct kvc_predictor_slot *s =
+        &p->predictor[(layer * 2 + (uint32_t)is_v) * KVC_PROFILE_VARIANTS + (uint32_t)interleaved];
+    pthread_mutex_lock(&p->lock);
+    const int found = (inputs ? s->small_made : s->made) ? 1
+                      : inputs ? make_small(p, layer, is_v, interleaved, s, e)
+                               : make(p, layer, is_v, interleaved, s, e);
+    if (found < 0 && !inputs) {
+        kvc_predictor_slot_free(s);
+        memset(s, 0, sizeof *s);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (found == 1) *slot = s;
+    return found < 0 ? -1 : 0;
 }
 
 int kvc_profile_predictor(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
                           enum kvc_pairing pairing, const struct kvc_predictor **predictor,
                           struct kvc_error *e) {
-    struct kvc_predictor_slot *s = slot_of(p, layer, role, pairing);
-    *predictor = NULL;
-    if (!s) return 0;
-    pthread_mutex_lock(&p->lock);
-    const int found = s->made ? 1
-                              : make(p, layer, role == KVC_ROLE_V,
-                                     pairing == KVC_PAIRING_INTERLEAVED, s, e);
-    if (found < 0) {
-        kvc_predictor_slot_free(s);
-        memset(s, 0, sizeof *s);
-    }
-    pthread_mutex_unlock(&p->lock);
-    if (found == 1) *predictor = &s->predictor;
-    return found < 0 ? -1 : 0;
+    struct kvc_predictor_slot *s;
+    const int status = prepare(p, layer, role, pairing, 0, &s, e);
+    *predictor = s ? &s->predictor : NULL;
+    return status;
 }
 
 int kvc_profile_small(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
                       enum kvc_pairing pairing, const struct kvc_small **small,
                       struct kvc_error *e) {
-    struct kvc_predictor_slot *s = slot_of(p, layer, role, pairing);
-    *small = NULL;
-    if (!s) return 0;
-    pthread_mutex_lock(&p->lock);
-    const int found = s->small_made ? 1
-                                    : make_small(p, layer, role == KVC_ROLE_V,
-                                                 pairing == KVC_PAIRING_INTERLEAVED, s, e);
-    pthread_mutex_unlock(&p->lock);
-    if (found == 1) *small = &s->small;
-    return found < 0 ? -1 : 0;
+    struct kvc_predictor_slot *s;
+    const int status = prepare(p, layer, role, pairing, 1, &s, e);
+    *small = s ? &s->small : NULL;
+    return status;
 }
 
 /* --- arithmetic --- */

@@ -119,11 +119,6 @@ static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, stru
 
 /* --- opening --- */
 
-static const char *profile_text_of(const struct kvc_profile *p, const char *key) {
-    const char *text = kvc_safetensors_text(&p->header, key);
-    return text ? text : "";
-}
-
 static int read_angles(struct kvc_profile *p, uint32_t layer, struct kvc_error *e) {
     struct kvc_profile_array a;
     const int found = kvc_profile_array(p, layer, "rope", "F64", 1, &a, e);
@@ -142,7 +137,7 @@ static int read_angles(struct kvc_profile *p, uint32_t layer, struct kvc_error *
 /* Returns a count from 1 to `most` in decimal, without a sign or zeros before it; 0 where the text
  * is none. */
 static uint32_t read_count(const struct kvc_profile *p, const char *key, uint32_t most) {
-    const char *text = profile_text_of(p, key);
+    const char *text = kvc_profile_text(p, key);
     uint32_t n = 0;
     if (*text == '0') return 0;
     for (; *text >= '0' && *text <= '9' && n <= most; text++) n = 10 * n + (uint32_t)(*text - '0');
@@ -152,8 +147,8 @@ static uint32_t read_count(const struct kvc_profile *p, const char *key, uint32_
 /* Refuses what this reader must know and does not: a later version, a required feature. There are
  * no features yet. Version 0 was version 1 without predictors. */
 static int read_version(struct kvc_profile *p, struct kvc_error *e) {
-    const char *version = profile_text_of(p, "kvc.profile"),
-               *features = profile_text_of(p, "requires");
+    const char *version = kvc_profile_text(p, "kvc.profile"),
+               *features = kvc_profile_text(p, "requires");
     if (!*version) return kvc_fail(e, KVC_ERR_UNKNOWN, "a safetensors file, but not a kvc profile");
     p->old = strcmp(version, "0") == 0;
     if (!p->old && strcmp(version, "1") != 0)
@@ -190,7 +185,7 @@ static int profile_read_header(struct kvc_profile *p, struct kvc_error *e) {
                              KVC_SAFETENSORS_NO_REST | KVC_SAFETENSORS_ANY_DTYPE, e))
         return -1;
     if (read_version(p, e) || read_metric(p, e)) return -1;
-    p->model = profile_text_of(p, "model.name");
+    p->model = kvc_profile_text(p, "model.name");
     if (!(p->layers = read_count(p, "model.layers", KVC_PROFILE_LAYERS)))
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "metadata: model.layers is missing or not a number from 1 to %d",
@@ -319,7 +314,8 @@ uint32_t kvc_profile_layers(const struct kvc_profile *p) {
 }
 
 const char *kvc_profile_text(const struct kvc_profile *p, const char *key) {
-    return profile_text_of(p, key);
+    const char *text = kvc_safetensors_text(&p->header, key);
+    return text ? text : "";
 }
 
 const double *kvc_profile_angles(const struct kvc_profile *p, uint32_t layer, size_t *half) {

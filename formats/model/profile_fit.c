@@ -251,7 +251,6 @@ static int measure_layer(void *state, uint64_t item, void **result, struct kvc_e
     return 0;
 }
 
-/* Returns the median over layers of a role. */
 static double over_layers(const struct kvc_fit *fit, int role, double *room) {
     size_t n = 0;
     for (uint32_t i = 0; i < fit->n; i++)
@@ -418,12 +417,11 @@ static int profile_fit_refuse(const struct kvc_profile *p, const struct kvc_fit 
         snprintf(check, sizeof check,
                  "check that the cache is of this model, its layers in order, the pairing and the "
                  "number of heads");
-    return kvc_fail_need(
-        e, KVC_ERR_MODEL, better ? KVC_NEED_PAIRING : KVC_NEED_CONSENT,
-        "does not fit the cache: the mean square of the coefficients of %s is %.3g times that "
-        "of the profile (%.100s) in the median of layers, where about 1 is expected; largest in "
-        "layers %s; %s",
-        role ? "V" : "K", fit->ratio[role], kvc_profile_model(p), worst, check);
+    return kvc_fail_need(e, KVC_ERR_MODEL, better ? KVC_NEED_PAIRING : KVC_NEED_CONSENT,
+                         "does not fit the cache: the mean square of the coefficients of %s is "
+                         "%.3g times that of the profile (%.100s) in the median of layers, where "
+                         "about 1 is expected; largest in layers %s; %s",
+                         role ? "V" : "K", fit->ratio[role], kvc_profile_model(p), worst, check);
 }
 
 static int has_rope(const struct kvc_profile *p, const struct kvc_cache *c) {

@@ -170,20 +170,13 @@ static int check_model(const struct kvc_learner *l, const struct kvc_cache *c,
     return 0;
 }
 
-/* Adds K, V and queries of a layer of a cache. */
 static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
                      const struct kvc_cache *queries, uint32_t number, struct kvc_error *e) {
     const struct kvc_layer *layer = &c->layer[number];
     const enum kvc_part_kind kind = c->part[layer->part].kind;
     struct kvc_rope rope;
-    int any = 0;
     if (kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) return 0;
-    for (int r = 0; r < 2; r++) {
-        const uint32_t t = layer->tensor[r];
-        any |= t != KVC_NONE && c->tensor[t].role == (enum kvc_role)r &&
-               kvc_is_float(c->tensor[t].shape.dtype);
-    }
-    if (!any) return 0;
+    if (!kvc_learn_takes(c, layer, 0) && !kvc_learn_takes(c, layer, 1)) return 0;
     struct kvc_learnt_layer *to = layer_at(l, layer->index, e);
     if (!to || kvc_learn_rope(l, c, number, to, &rope, e)) return -1;
     to->sliding = layer->kind == KVC_LAYER_WINDOW;
@@ -192,20 +185,18 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
     for (int r = 0; r < 2 && !status; r++) {
         struct kvc_rope none = {.half = 0};
         const uint32_t t = layer->tensor[r];
-        if (t == KVC_NONE || c->tensor[t].role != (enum kvc_role)r ||
-            !kvc_is_float(c->tensor[t].shape.dtype))
-            continue;
+        if (!kvc_learn_takes(c, layer, r)) continue;
         status = part_begin(&to->part[r], &c->tensor[t].shape, e);
         if (!status) status = profile_learn_add_tensor(c, t, &to->part[r], r ? &none : &rope, e);
     }
-    for (uint32_t t = 0; queries && t < queries->n_tensors && !status; t++)
-        if (queries->tensor[t].role == KVC_ROLE_QUERIES &&
-            queries->layer[queries->tensor[t].layer].index == layer->index)
-            status = add_queries(queries, t, to, &rope, e) ||
-                             kvc_learn_attention(c, number, queries, t, c->meta.facts.rope.pairing,
-                                                 to, e)
-                         ? -1
-                         : 0;
+    for (uint32_t t = 0; queries && t < queries->n_tensors && !status; t++) {
+        if (queries->tensor[t].role != KVC_ROLE_QUERIES ||
+            queries->layer[queries->tensor[t].layer].index != layer->index)
+            continue;
+        status = add_queries(queries, t, to, &rope, e);
+        if (!status)
+            status = kvc_learn_attention(c, number, queries, t, c->meta.facts.rope.pairing, to, e);
+    }
     kvc_rope_free(&rope);
     return status;
 }

@@ -77,7 +77,6 @@ static double unit(uint64_t x) {
 
 /* --- rows --- */
 
-/* Reads the rows of a part, of those samples that have it. */
 static int profile_learn_loop_read_rows(const struct loop *p, struct part *x, struct kvc_error *e) {
     for (uint32_t s = 0; s < p->l->n_samples; s++) {
         const struct kvc_learnt_sample *sample = &p->l->sample[s];
@@ -120,7 +119,6 @@ struct relation {
     double rows;
 };
 
-/* Puts all inputs of a row side by side. */
 static void profile_learn_loop_gather(const struct part *x, uint64_t row, int8_t *to) {
     for (size_t t = 0; t < x->n_inputs; t++) {
         const size_t width = x->input[t]->width[x->role[t]];
@@ -245,7 +243,6 @@ static int find_basis(struct part *x, const struct applied *a, struct kvc_error 
     return status;
 }
 
-/* Learns the predictor, and takes predictions away from the rows. */
 static int learn_predictor(const struct loop *p, struct part *x, const struct relation *r,
                            struct kvc_error *e) {
     struct kvc_learnt_predictor *to = &x->learnt;
@@ -465,7 +462,8 @@ int kvc_learn_loop(const struct kvc_learner *l, struct kvc_profile *base,
                 own->layer = i;
                 own->made = v;
                 list_inputs(&p, &x);
-                status = learn_part(&p, &x, e) || put(state, i, v, &x.learnt, e) ? -1 : 0;
+                status = learn_part(&p, &x, e);
+                if (!status) status = put(state, i, v, &x.learnt, e);
                 own->made = 1;
             }
             if (found < 0) status = -1;

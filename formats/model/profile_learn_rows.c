@@ -2,12 +2,19 @@
  * halves. */
 #include "formats/model/profile_learn_state.h"
 
+#include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "formats/model/layer_rope.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+int kvc_learn_takes(const struct kvc_cache *c, const struct kvc_layer *layer, int role) {
+    const uint32_t t = layer->tensor[role];
+    return t != KVC_NONE && c->tensor[t].role == (enum kvc_role)role &&
+           kvc_is_float(c->tensor[t].shape.dtype);
+}
 
 void kvc_learn_to_halves(float *head, size_t half, float *room) {
     memcpy(room, head, 2 * half * sizeof *room);

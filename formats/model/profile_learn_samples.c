@@ -34,15 +34,11 @@ static int list_columns(const struct kvc_learner *l, const struct kvc_cache *c, 
         const struct kvc_layer *layer = &c->layer[i];
         struct kvc_learnt_column *x = &s->column[s->n];
         if (layer->part != part || layer->index >= l->layers) continue;
-        int whole = 1;
-        for (int r = 0; r < 2 && whole; r++) {
-            const uint32_t tensor = layer->tensor[r];
-            whole = tensor != KVC_NONE && c->tensor[tensor].role == (enum kvc_role)r &&
-                    kvc_is_float(c->tensor[tensor].shape.dtype);
-            if (!whole) break;
-            x->width[r] = (size_t)(c->tensor[tensor].shape.heads * c->tensor[tensor].shape.dim);
+        if (!kvc_learn_takes(c, layer, 0) || !kvc_learn_takes(c, layer, 1)) continue;
+        for (int r = 0; r < 2; r++) {
+            const struct kvc_shape *shape = &c->tensor[layer->tensor[r]].shape;
+            x->width[r] = (size_t)(shape->heads * shape->dim);
         }
-        if (!whole) continue;
         x->layer = layer->index;
         x->number = i;
         s->n++;

@@ -68,6 +68,8 @@ struct kvc_learner {
     uint32_t n_samples;
 };
 
+/* Returns 1 where K (role 0) or V (1) of a layer can be learnt from. */
+int kvc_learn_takes(const struct kvc_cache *c, const struct kvc_layer *layer, int role);
 /* Makes RoPE's tables for the layer with number `layer` in a cache; none where RoPE is unknown. */
 int kvc_learn_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t layer,
                    struct kvc_learnt_layer *to, struct kvc_rope *rope, struct kvc_error *e);

@@ -38,6 +38,14 @@ static int add_array(struct file *f, uint32_t layer, const char *what, const cha
     return kvc_sink_write(&f->sink, values, (size_t)(f->header.data_size - begin), e);
 }
 
+/* Adds a tensor of K, or of V where is_v. */
+static int add_of(struct file *f, uint32_t layer, int is_v, const char *what, const char *type,
+                  const void *values, const size_t *shape, unsigned rank, struct kvc_error *e) {
+    char name[32];
+    snprintf(name, sizeof name, "%c.%s", is_v ? 'v' : 'k', what);
+    return add_array(f, layer, name, type, values, shape, rank, e);
+}
+
 static int write_queries(struct file *f, uint32_t number, const struct kvc_learnt_layer *l,
                          struct kvc_error *e) {
     const size_t n = l->n_queries < QUERIES ? l->n_queries : QUERIES, dim = l->query_dim,
@@ -59,50 +67,37 @@ static int write_queries(struct file *f, uint32_t number, const struct kvc_learn
     return status ? -1 : 0;
 }
 
-static int write_part(struct file *f, uint32_t number, const struct kvc_learnt_layer *l, int is_v,
+static int write_part(struct file *f, uint32_t layer, const struct kvc_learnt_layer *l, int is_v,
                       struct kvc_error *e) {
-    static const struct {
-        const char *basis, *mean, *scale, *variance, *weight;
-    } names[2] = {{"k.basis", "k.mean", "k.scale", "k.variance", "k.weight"},
-                  {"v.basis", "v.mean", "v.scale", "v.variance", "v.weight"}};
     const struct kvc_learnt_part *p = &l->part[is_v];
     const size_t shape[3] = {p->heads, p->dim, p->dim};
     struct kvc_learnt_basis b;
     int status = kvc_learn_basis(&b, l, is_v, e);
-    if (!status)
-        status = add_array(f, number, names[is_v].mean, "F32", b.mean, shape, 2, e) ||
-                 add_array(f, number, names[is_v].scale, "F32", b.scale, shape, 2, e) ||
-                 add_array(f, number, names[is_v].variance, "F32", b.variance, shape, 2, e) ||
-                 add_array(f, number, names[is_v].weight, "F32", b.weight, shape, 1, e) ||
-                 add_array(f, number, names[is_v].basis, "I8", b.basis, shape, 3, e);
+    if (!status) status = add_of(f, layer, is_v, "mean", "F32", b.mean, shape, 2, e);
+    if (!status) status = add_of(f, layer, is_v, "scale", "F32", b.scale, shape, 2, e);
+    if (!status) status = add_of(f, layer, is_v, "variance", "F32", b.variance, shape, 2, e);
+    if (!status) status = add_of(f, layer, is_v, "weight", "F32", b.weight, shape, 1, e);
+    if (!status) status = add_of(f, layer, is_v, "basis", "I8", b.basis, shape, 3, e);
     kvc_learnt_basis_free(&b);
-    return status ? -1 : 0;
+    return status;
 }
 
 /* Adds what makes inputs of K or V, their predictor, and the basis of what it leaves. */
-static int put_predictor(void *state, uint32_t layer, int is_v,
-                         const struct kvc_learnt_predictor *p, struct kvc_error *e) {
-    static const char *const names[2][6] = {{"k.gain", "k.predictor.scale", "k.residual.scale",
-                                             "k.residual.variance", "k.predictor",
-                                             "k.residual.basis"},
-                                            {"v.gain", "v.predictor.scale", "v.residual.scale",
-                                             "v.residual.variance", "v.predictor",
-                                             "v.residual.basis"}};
-    struct file *f = state;
-    const char *const *name = names[is_v];
+static int put_predictor(void *state, uint32_t layer, int v, const struct kvc_learnt_predictor *p,
+                         struct kvc_error *e) {
     const size_t by_head[3] = {p->heads, p->dim, p->dim},
                  matrix[2] = {p->heads * p->dim, p->inputs};
-    if (add_array(f, layer, name[0], "F32", p->gain, by_head, 2, e)) return -1;
+    struct file *f = state;
+    if (add_of(f, layer, v, "gain", "F32", p->gain, by_head, 2, e)) return -1;
     if (!p->weight) return 0;
-    if (add_array(f, layer, name[1], "F32", p->scale, by_head, 2, e)) return -1;
-    if (add_array(f, layer, name[2], "F32", p->basis_scale, by_head, 2, e)) return -1;
-    if (add_array(f, layer, name[3], "F32", p->variance, by_head, 2, e)) return -1;
-    if (add_array(f, layer, name[4], "I8", p->weight, matrix, 2, e)) return -1;
-    if (add_array(f, layer, name[5], "I8", p->basis, by_head, 3, e)) return -1;
-    return 0;
+    if (add_of(f, layer, v, "predictor.scale", "F32", p->scale, by_head, 2, e) ||
+        add_of(f, layer, v, "residual.scale", "F32", p->basis_scale, by_head, 2, e) ||
+        add_of(f, layer, v, "residual.variance", "F32", p->variance, by_head, 2, e) ||
+        add_of(f, layer, v, "predictor", "I8", p->weight, matrix, 2, e))
+        return -1;
+    return add_of(f, layer, v, "residual.basis", "I8", p->basis, by_head, 3, e);
 }
 
-/* Copies the texts and the tensors of the profile that gets the predictors. */
 static int copy_base(struct file *f, const struct kvc_profile *base, struct kvc_error *e) {
     size_t size;
     const uint8_t *bytes = kvc_profile_bytes(base, &size);
@@ -141,7 +136,6 @@ static int put_count(struct file *f, const char *key, uint64_t n, struct kvc_err
     return kvc_safetensors_add_text(&f->header, key, text, e);
 }
 
-/* Adds the layers that have a window, where any has. */
 static int put_windows(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
     uint32_t window = 0, any = 0;
     char *sliding = kvc_alloc_zeros((uint64_t)l->layers + 1, 1);
@@ -232,45 +226,38 @@ static int put_tensors(struct file *f, const struct kvc_learner *l, struct kvc_e
                           "the caches have no K or V in f32, f16 or bf16 to learn from");
 }
 
-/* Writes what was learnt but for predictors. */
-static int write_plain(const struct kvc_learner *l, struct kvc_sink *out, struct kvc_error *e) {
-    struct file f = {.data = {0}};
-    if (kvc_safetensors_writer_init(&f.header, e)) return -1;
-    f.sink = kvc_sink_buffer(&f.data);
-    int status = put_metadata(&f, l, e) || put_tensors(&f, l, e) ||
-                 kvc_safetensors_write(&f.header, out, e) ||
-                 kvc_sink_write(out, f.data.data, f.data.n, e);
-    kvc_safetensors_writer_free(&f.header);
-    free(f.data.data);
-    return status ? -1 : 0;
+static int put_predictors(struct file *f, const struct kvc_learner *l, struct kvc_profile *base,
+                          struct kvc_error *e) {
+    if (copy_base(f, base, e) || put_text(f, "kvc.profile", "1", e) ||
+        put_count(f, "predictor.back", l->back, e) || put_predictor_source(f, l, e))
+        return -1;
+    return kvc_learn_loop(l, base, put_predictor, f, e);
 }
 
-/* Writes a profile with predictors added. */
-static int write_predicting(const struct kvc_learner *l, struct kvc_profile *base,
-                            struct kvc_sink *out, struct kvc_error *e) {
+/* Writes what was learnt but for predictors; or `base`, if there is one, with predictors added. */
+static int write_profile(const struct kvc_learner *l, struct kvc_profile *base,
+                         struct kvc_sink *out, struct kvc_error *e) {
     struct file f = {.data = {0}};
     if (kvc_safetensors_writer_init(&f.header, e)) return -1;
     f.sink = kvc_sink_buffer(&f.data);
-    int status = copy_base(&f, base, e) || put_text(&f, "kvc.profile", "1", e) ||
-                 put_count(&f, "predictor.back", l->back, e) || put_predictor_source(&f, l, e) ||
-                 kvc_learn_loop(l, base, put_predictor, &f, e) ||
-                 kvc_safetensors_write(&f.header, out, e) ||
-                 kvc_sink_write(out, f.data.data, f.data.n, e);
+    int status = base ? put_predictors(&f, l, base, e) : put_metadata(&f, l, e);
+    if (!status && !base) status = put_tensors(&f, l, e);
+    if (!status) status = kvc_safetensors_write(&f.header, out, e);
+    if (!status) status = kvc_sink_write(out, f.data.data, f.data.n, e);
     kvc_safetensors_writer_free(&f.header);
     free(f.data.data);
-    return status ? -1 : 0;
+    return status;
 }
 
 int kvc_learner_write(struct kvc_learner *l, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_buffer plain = {0};
     kvc_learn_attention_settle(l);
-    if (l->base) return write_predicting(l, l->base, out, e);
-    if (!l->back) return write_plain(l, out, e);
+    if (l->base || !l->back) return write_profile(l, l->base, out, e);
     struct kvc_sink memory = kvc_sink_buffer(&plain);
     struct kvc_profile *own = NULL;
-    int status = write_plain(l, &memory, e);
+    int status = write_profile(l, NULL, &memory, e);
     if (!status && !(own = kvc_profile_open_memory(plain.data, plain.n, e))) status = -1;
-    if (!status) status = write_predicting(l, own, out, e);
+    if (!status) status = write_profile(l, own, out, e);
     kvc_profile_free(own);
     free(plain.data);
     return status;

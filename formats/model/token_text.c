@@ -120,7 +120,8 @@ static int read_json(struct kvc_token_texts *t, const struct kvc_model_files *fi
         return kvc_fail(e, KVC_ERR_DAMAGED, "tokenizer.json: no valid JSON: %s (line %d)",
                         error.text, error.line);
     const uint64_t n = count_ids(root);
-    const int status = n && (token_text_make_room(t, n, e) || add_vocabulary(t, root, e)) ? -1 : 0;
+    int status = n ? token_text_make_room(t, n, e) : 0;
+    if (n && !status) status = add_vocabulary(t, root, e);
     json_decref(root);
     return status;
 }
@@ -201,7 +202,6 @@ static int hex_digit(char c) {
                                   : -1;
 }
 
-/* Decodes the spelling of sentencepiece. */
 static void decode_pieces(const char *spelled, char *text, size_t size) {
     size_t used = 0;
     if (strlen(spelled) == 6 && strncmp(spelled, "<0x", 3) == 0 && spelled[5] == '>' &&

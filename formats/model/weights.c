@@ -182,7 +182,6 @@ static float *new_floats(uint64_t n, const struct kvc_weights_tensor *t, struct 
     return f;
 }
 
-/* Pins the values of a tensor. */
 static int pin(const struct kvc_weights_tensor *t, struct kvc_error *e) {
     return kvc_input_pin(t->in, t->offset, t->bytes, e) ? kvc_error_prefix(e, t->file) : 0;
 }
@@ -214,7 +213,6 @@ static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_
     return 0;
 }
 
-/* Loads a vector of the file, one value per output channel. */
 static int load_vector(const struct kvc_weights_tensor *t, uint64_t n, const struct order *o,
                        float **result, struct kvc_error *e) {
     if (check_dims(t, 1, &n, e)) return -1;
@@ -288,8 +286,7 @@ static int check_shape(struct kvc_projection_shape *s, struct kvc_error *e) {
         s->dim > MAX_SHAPE || s->dim_v > MAX_SHAPE)
         return kvc_fail(e, KVC_ERR_USAGE,
                         "no projection has %" PRIu64 " channels in and %" PRIu64
-                        " heads of %" PRIu64 " (K) and "
-                        "%" PRIu64 " (V) channels out",
+                        " heads of %" PRIu64 " (K) and %" PRIu64 " (V) channels out",
                         s->in, s->heads, s->dim, s->dim_v);
     if (s->rotated > s->dim || s->rotated % 2)
         return kvc_fail(e, KVC_ERR_USAGE,

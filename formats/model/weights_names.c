@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-/* Returns 1 if a text contains one of the words. */
 static int has_word(const char *text, size_t size, const char *const *words) {
     for (; *words; words++)
         if (memmem(text, size, *words, strlen(*words))) return 1;

@@ -126,8 +126,8 @@ static int take_gguf(struct kvc_weights_tensor *t, const struct kvc_weights_part
         const char *type = kvc_gguf_type_name(found->type);
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "%s: '%s' has type %s (number %" PRIu32
-                        "); kvc reads weights in f32, f16, bf16, q8_0, q4_0, "
-                        "q4_1, q5_0, q5_1 and iq4_nl: take the model in one of these",
+                        "); kvc reads weights in f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 and "
+                        "iq4_nl: take the model in one of these",
                         t->file, t->name, type ? type : "unknown", found->type);
     }
     t->rank = found->rank;

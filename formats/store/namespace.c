@@ -143,7 +143,8 @@ static int space_describe(struct kvc_store_namespace *ns, const struct kvc_file 
                           const struct kvc_store_namespace_options *o, struct kvc_error *e) {
     struct kvc_meta meta = {0};
     /* as packing does */
-    int status = kvc_meta_copy(&meta, &f->cache->meta, e) || kvc_values_pass(&meta, e) ? -1 : 0;
+    int status = kvc_meta_copy(&meta, &f->cache->meta, e);
+    if (!status) status = kvc_values_pass(&meta, e);
     if (!status) {
         kvc_meta_remove(&meta, KVC_KEY_PREFIX_IDENTITY);
         kvc_prefix_identity_of_model(&meta, ns->identity, sizeof ns->identity);

@@ -504,7 +504,8 @@ int kvc_store_put(struct kvc_store_namespace *ns, struct kvc_file *f,
     pthread_mutex_init(&job->lock, NULL);
     pthread_cond_init(&job->changed, NULL);
     kvc_namespace_hold(ns);
-    int status = take_extras(job, e) || check_file(job, e) ? -1 : 0;
+    int status = take_extras(job, e);
+    if (!status) status = check_file(job, e);
     if (!status && kvc_queue_add(ns->store, job->bytes)) {
         kvc_count(ns->store, KVC_COUNT_DROPPED, 1);
         status = 1;

@@ -196,7 +196,9 @@ int kvc_store_load_name(struct kvc_store_namespace *ns, const struct kvc_store_n
     }
     if (e) *e = why;
     kvc_file_close(f);
-    return f ? 1 : why.code == KVC_ERR_USAGE || why.code == KVC_ERR_SLICE ? -1 : 0;
+    if (f) return 1;
+    if (why.code == KVC_ERR_USAGE || why.code == KVC_ERR_SLICE) return -1;
+    return 0;
 }
 
 int kvc_store_drop_names(struct kvc_store_namespace *ns, const struct kvc_store_name *names,

@@ -165,12 +165,11 @@ static int make(struct made *m, const struct made_shape *s, uint64_t seed, struc
     for (uint32_t t = 0; t < m->cache->n_tensors; t++)
         if (kvc_cache_map_memory(m->cache, t, m->values + place(m, t), e)) return -1;
     struct kvc_meta *meta = &m->cache->meta;
-    return kvc_cache_finish(m->cache, e) ||
-                   (!latent && (kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, "halves", e) ||
-                                kvc_meta_set_text(meta, KVC_KEY_ROPE_TYPE, "default", e) ||
-                                kvc_meta_set_f64(meta, KVC_KEY_ROPE_THETA, THETA, e)))
-               ? -1
-               : 0;
+    if (kvc_cache_finish(m->cache, e)) return -1;
+    if (latent) return 0;
+    if (kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, "halves", e)) return -1;
+    if (kvc_meta_set_text(meta, KVC_KEY_ROPE_TYPE, "default", e)) return -1;
+    return kvc_meta_set_f64(meta, KVC_KEY_ROPE_THETA, THETA, e);
 }
 
 /* A profile of LEARNED tokens of the same channels' spreads. */
@@ -193,7 +192,8 @@ static int learn(struct made *m, const struct made_shape *shape, struct kvc_erro
 int made_new(struct made *m, const struct made_shape *shape, int with_profile,
              struct kvc_error *e) {
     memset(m, 0, sizeof *m);
-    return make(m, shape, 1, e) || (with_profile && learn(m, shape, e)) ? -1 : 0;
+    if (make(m, shape, 1, e)) return -1;
+    return with_profile ? learn(m, shape, e) : 0;
 }
 
 void made_free(struct made *m) {

@@ -64,7 +64,8 @@ static int first_difference(const char *what, const uint8_t *is, const uint8_t *
 }
 
 static int load(struct kvc_cuda_plan *p, struct kvc_error *e) {
-    return kvc_cuda_load(p, NULL, e) || kvc_cuda_finish(p, e) ? -1 : 0;
+    if (kvc_cuda_load(p, NULL, e)) return -1;
+    return kvc_cuda_finish(p, e);
 }
 
 /* --- files into memory of a plan's own --- */
@@ -426,11 +427,8 @@ static int child(char **argument) {
 /* Memory that another process can open. Over the host: a file, by its path (fake.c). */
 static int share(size_t bytes, const char *path, void **p, uint8_t handle[KVC_CUDA_HANDLE],
                  uint64_t *offset, struct kvc_error *e) {
-    if (!faked)
-        return device->alloc(device, bytes, p, e) ||
-                       device->ipc_export(device, *p, handle, offset, e)
-                   ? -1
-                   : 0;
+    if (!faked && device->alloc(device, bytes, p, e)) return -1;
+    if (!faked) return device->ipc_export(device, *p, handle, offset, e);
     const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, (off_t)bytes) || strlen(path) >= KVC_CUDA_HANDLE)
         return kvc_fail(e, KVC_ERR_IO, "%s: no file", path);

@@ -82,7 +82,8 @@ static struct kvc_device *dark_device(struct kvc_error *e) {
 static int load(struct loaded *l, const struct kvc_load_options *options, struct kvc_error *e) {
     n_allocs = 0;
     struct kvc_load *load = kvc_load_new(l->device, l->cache, l->in, options, l->target, e);
-    const int status = !load || kvc_load_run(load, NULL, e) || kvc_load_finish(load, e) ? -1 : 0;
+    int status = load ? kvc_load_run(load, NULL, e) : -1;
+    if (!status) status = kvc_load_finish(load, e);
     if (status && !*e->message) fuzz_die("not loaded without a word", NULL);
     kvc_load_free(load);
     return status;

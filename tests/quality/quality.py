@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""quality.py: judges decoded KV caches by what the real model makes of them; README.md defines every figure.
+"""quality.py: judges decoded KV caches by what the real model makes of them; README.md says what every figure is.
 
     quality.py [-r RECIPE]... [--against=DECODED]... [--tools=DIR] [--model=GGUF] FILE...
 

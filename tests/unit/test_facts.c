@@ -17,7 +17,7 @@ static void nothing_is_known(void **state) {
     (void)state;
     const struct kvc_meta m = {0};
     const struct kvc_facts f = m.facts;
-    assert_int_equal(f.source, KVC_SOURCE_OTHER);
+    assert_false(f.of_llama);
     assert_int_equal(f.rope.pairing, KVC_PAIRING_UNKNOWN);
     assert_false(f.rope.assumed);
     assert_false(f.rope.before);
@@ -83,15 +83,11 @@ static void names(void **state) {
     (void)state;
     static const struct {
         const char *text;
-        enum kvc_source source;
-    } formats[] = {{"llama.cpp GGSQ", KVC_SOURCE_LLAMA},
-                   {"llama.cpp GGSN", KVC_SOURCE_LLAMA},
-                   {"safetensors", KVC_SOURCE_SAFETENSORS},
-                   {"npz", KVC_SOURCE_NPZ},
-                   {"raw", KVC_SOURCE_RAW},
-                   {"vllm", KVC_SOURCE_VLLM},
-                   {"vllm-blocks", KVC_SOURCE_VLLM_BLOCKS},
-                   {"another engine", KVC_SOURCE_OTHER}};
+        int of_llama;
+    } formats[] = {{"llama.cpp GGSQ", 1},
+                   {"llama.cpp GGSN", 1},
+                   {"safetensors", 0},
+                   {"another", 0}};
     static const struct {
         const char *text;
         enum kvc_rope_type type;
@@ -103,7 +99,7 @@ static void names(void **state) {
     struct kvc_error e;
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         assert_int_equal(kvc_meta_set_text(&m, KVC_KEY_SOURCE_FORMAT, formats[i].text, &e), 0);
-        assert_int_equal(m.facts.source, formats[i].source);
+        assert_int_equal(m.facts.of_llama, formats[i].of_llama);
     }
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         assert_int_equal(kvc_meta_set_text(&m, KVC_KEY_ROPE_TYPE, types[i].text, &e), 0);

@@ -74,7 +74,8 @@ static int predict_rows_begin(const struct kvc_stage_args *args, const struct kv
     (void)args;
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
     const int has = kvc_ahead_read(stored, &inputs, e);
-    if (has <= 0 || !block->shape.tokens) return has < 0 ? -1 : 0;
+    if (has < 0) return -1;
+    if (!has || !block->shape.tokens) return 0;
     if (!(*state = p = calloc(1, sizeof *p))) return kvc_fail_memory(e, "predictions");
     p->width = (size_t)(block->shape.heads * block->shape.dim);
     p->ahead = kvc_ahead_predict(block->ahead, &inputs, block, e);
@@ -107,7 +108,8 @@ static int predict_lower(const struct kvc_stage_args *args, const struct kvc_sto
     (void)args;
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
     const int has = kvc_ahead_read(stored, &inputs, e);
-    if (has <= 0 || !block->shape.tokens) return has < 0 ? -1 : 0;
+    if (has < 0) return -1;
+    if (!has || !block->shape.tokens) return 0;
     const int status = kvc_predict_lower(&op.predict, &inputs, block, program, e);
     return status ? status : kvc_program_op(program, &op, e);
 }

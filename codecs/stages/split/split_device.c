@@ -175,8 +175,8 @@ int kvc_split_lower_ahead(const struct kvc_stored *stored, struct kvc_block *blo
     if (op.kind == KVC_OP_WORDS) op.words.size = sizeof(uint16_t);
     int status = kvc_split_open(&s, &block->shape, inputs != NULL, stored->section, stored->n, e);
     if (!status && s.values) status = lower_sections(&s, block, inputs, &op, program, e);
-    if (!status)
-        status = kvc_program_begin(program, s.rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
+    if (!status) status = kvc_program_begin(program, s.rows, e);
+    if (!status) status = kvc_program_op(program, &op, e);
     kvc_split_close(&s);
     return status;
 }

@@ -408,9 +408,10 @@ static int put(struct kvc_tier *l, const struct kvc_object *o, const void *data,
     if (*there) return 0;
     if (kvc_root_create(&d->root, o, &p.file, e)) return -1;
     int status = write_object(d, &p.file, how->parent, data, size, e);
-    if (!status && indexed)
-        status = kvc_dir_run(d, 1, deadline, put_indexed, &p, e) || p.taken_back ? -1 : 0;
-    else if (!status) status = kvc_root_link(&d->root, o, &p.file, how->replace, there, e);
+    if (!status && indexed) {
+        status = kvc_dir_run(d, 1, deadline, put_indexed, &p, e);
+        if (p.taken_back) status = -1;
+    } else if (!status) status = kvc_root_link(&d->root, o, &p.file, how->replace, there, e);
     kvc_root_drop(&d->root, &p.file);
     if (!status && indexed) kvc_dir_tidy(d, NULL);
     if (!status && !*there) status = sync_name(d, o, e);

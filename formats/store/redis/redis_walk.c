@@ -99,18 +99,14 @@ static int report(struct walk *w, int node, const struct kvc_object *o, size_t n
                                                                                         "OFF"};
     struct kvc_redis_request *q = kvc_alloc_zeros(2 * n + 2, sizeof *q);
     if (!q) return kvc_fail_memory(e, "commands");
-    int status = kvc_redis_request_words(&q[0], 3, quiet, e) ||
-                         kvc_redis_request_words(&q[2 * n + 1], 3, normal, e)
-                     ? -1
-                     : 0;
+    int status = kvc_redis_request_words(&q[0], 3, quiet, e);
+    if (!status) status = kvc_redis_request_words(&q[2 * n + 1], 3, normal, e);
     for (size_t i = 0; i < n && !status; i++) {
         char key[KVC_REDIS_KEY];
         const char *const idle[] = {"OBJECT", "IDLETIME", key}, *const length[] = {"STRLEN", key};
         kvc_redis_key(w->l, &o[i], key);
-        status = kvc_redis_request_words(&q[2 * i + 1], 3, idle, e) ||
-                         kvc_redis_request_words(&q[2 * i + 2], 2, length, e)
-                     ? -1
-                     : 0;
+        status = kvc_redis_request_words(&q[2 * i + 1], 3, idle, e);
+        if (!status) status = kvc_redis_request_words(&q[2 * i + 2], 2, length, e);
     }
     for (size_t i = 0; i < 2 * n + 2; i++) {
         q[i].slot = -1;

@@ -59,7 +59,7 @@ static int add_prompt(struct kvc_dir *d, const struct kvc_store_namespace *ns,
                       const int32_t *tokens, struct kvc_object *o, struct kvc_error *e) {
     uint8_t *keys;
     struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
-    int status = !t || kvc_namespace_keys(ns, tokens, TOKENS, NULL, 0, &keys, e) ? -1 : 0;
+    int status = t ? kvc_namespace_keys(ns, tokens, TOKENS, NULL, 0, &keys, e) : -1;
     if (!status) kvc_policy_begin(t, UINT64_C(1) << 40);
     for (size_t i = 0; i < CHUNKS && !status; i++) {
         struct kvc_index_record r = {.size = 1000,
