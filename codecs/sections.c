@@ -173,9 +173,11 @@ int kvc_section_decode(const struct kvc_section *s, uint8_t *dst, size_t n, stru
         return 0;
     case KVC_CODER_ZSTD: {
         if (!frame_is_plain(s->data, s->size))
-            return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "section %s: its zstd frame has a dictionary, or a window over 64 MiB",
-                            name);
+            return kvc_fail(
+                e, KVC_ERR_DAMAGED,
+                "section %s: no zstd frame, or one that has a dictionary or a window over "
+                "64 MiB",
+                name);
         if (ZSTD_findFrameCompressedSize(s->data, s->size) != s->size)
             return kvc_fail(e, KVC_ERR_DAMAGED, "section %s is not one whole zstd frame", name);
         size_t got = decode_zstd(dst, n, s);

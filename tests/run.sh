@@ -7,7 +7,7 @@ set -u
 what=$1
 build=$2
 passed=0 failed=0 skipped=0
-export KVC_TEST_FILES=tests/files KVC_PROFILE_PATH=none # no profile of this machine changes a test
+export KVC_PROFILE_PATH=none # no profile of this machine changes a test
 if [ "$what" = coverage ]; then
     unset KVC_TEST_DATA
 elif [ -d ../shared/data ] && [ -z "${KVC_TEST_DATA:-}" ]; then
@@ -65,6 +65,7 @@ run_suites() {
     run_all unit "" $(for t in "$build"/tests/unit/test_*; do case $t in *.o | *.d | *.gc??) ;; *) echo "$t" ;; esac; done)
     [ "$what" != unit ] || return 0
     run golden "$build/tests/golden/golden" tests/golden
+    run "conformance, libkvc" "${PYTHON:-python3}" tests/conformance/run.py "$build/tests/conformance/reader"
     run_all replay tests/fuzz/corpus "$build"/replay/fuzz_*
     run attack_model "$build/tests/store/attack_model"
     run "command line" env KVC_BIN="$(cd "$build" && pwd)" sh tests/cli/run.sh
@@ -75,6 +76,7 @@ run_suites() {
     [ "$what" != san ] || return 0
     run "GPU's tests, on the host" "$build/tests/cuda/test_cuda_fake" tests/golden/*.kvc samples/*.kvc
     [ "$what" = all ] || return 0
+    run "conformance, second reader" "${PYTHON:-python3}" tests/conformance/run.py --second-reader
     for t in kill index faults; do run "attack_$t" "$build/tests/store/attack_$t"; done
     [ ! -e "$build/tests/store/s3_driver" ] || run "signatures of S3" python3 tests/store/s3_sign.py "$build/tests/store/s3_driver"
     [ ! -e "$build/kvc_store_redis.so" ] || run "store in Redis" python3 tests/store/redis.py "$build"

@@ -108,7 +108,7 @@ test:
 	@$(MAKE) --no-print-directory test-all
 
 .PHONY: test-all
-test-all: all $(ATTACKS) $(FAKE_CUDA) $(FAKE_TEST) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden \
+test-all: all $(ATTACKS) $(FAKE_CUDA) $(FAKE_TEST) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden $(CONFORMANCE) \
   $(if $(HAVE_redis),$B/kvc_store_redis.so $B/tests/store/tier_driver) $(if $(HAVE_s3),$B/tests/store/s3_driver)
 	@sh tests/run.sh all $B
 
@@ -138,6 +138,21 @@ CONNECTORS ?= transformers llama lmcache sglang vllm vllm_tier
 .PHONY: test-connectors
 test-connectors: all
 	@sh tests/connectors/run.sh $(if $(QUICK),--quick) $B $(CONNECTORS)
+
+# libkvc as a reader of the conformance set
+CONFORMANCE := $B/tests/conformance/reader
+$(CONFORMANCE): $B/tests/conformance/reader.o $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $^ $(LIBS)
+
+## conformance: the conformance set (tests/conformance), read by libkvc and by the second reader; READER: by that program; FAR=1: 4 GiB too
+READER ?=
+FAR ?=
+.PHONY: conformance
+conformance: $(if $(READER),,$(CONFORMANCE))
+	@"$(PYTHON)" tests/conformance/run.py $(or $(READER),$(CONFORMANCE))
+	@$(if $(FAR),"$(PYTHON)" tests/conformance/run.py --far $(or $(READER),$(CONFORMANCE)))
+	@$(if $(READER),,"$(PYTHON)" tests/conformance/run.py --second-reader)
 
 ## golden: compare decoders with the stored files and digests of tests/golden
 .PHONY: golden
@@ -277,7 +292,7 @@ tsan:
 	@$(MAKE) --no-print-directory test-san CUDA=0 CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
 
 .PHONY: test-san
-test-san: $(ATTACKS) $(FAKE_CUDA) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+test-san: $(ATTACKS) $(FAKE_CUDA) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden $(CONFORMANCE)
 	@sh tests/run.sh san $B
 
 # Threads share the counters; a test that is killed leaves none.
@@ -288,7 +303,7 @@ coverage:
 	@$(MAKE) --no-print-directory test-coverage CUDA=0 CFLAGS="$(COVERAGE)" LDFLAGS=--coverage
 
 .PHONY: test-coverage
-test-coverage: $(ATTACKS) $(FAKE_CUDA) $(FAKE_TEST) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+test-coverage: $(ATTACKS) $(FAKE_CUDA) $(FAKE_TEST) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden $(CONFORMANCE)
 	@find $B -name '*.gcda' -delete
 	@sh tests/run.sh coverage $B
 	@"$(PYTHON)" tests/coverage.py $B $(COVERAGE_FLAGS)
@@ -313,11 +328,13 @@ check-layers-test:
 check-words:
 	@sh tests/check-words.sh
 
-## check-files: every container of tests/files is explained by the script that makes it, and KEYS.md has the numbers of its examples
+## check-files: files of the conformance set are those that were made once, lists of them are right, every rule has a number and a test,
+## and KEYS.md has the numbers of its examples
 .PHONY: check-files
 check-files:
-	@"$(PYTHON)" tests/files/make_files.py --check
-	@PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" tests/files/keys_examples.py --check
+	@"$(PYTHON)" tests/conformance/make_files.py --check
+	@"$(PYTHON)" tests/conformance/check_rules.py
+	@PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" tests/conformance/keys_examples.py --check
 
 ## analyze: clang-tidy, gcc -fanalyzer and shellcheck, those that are installed; ANALYZE=all: checks with false findings too
 .PHONY: analyze
@@ -460,6 +477,6 @@ man-lint:
 	@if command -v mandoc >/dev/null; then mandoc -T lint -W warning man/*.[1-9] && echo "man pages: ok"; \
 	else echo "man-lint: mandoc is not installed" >&2; exit 1; fi
 
--include $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d) $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d
+-include $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d) $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d $(CONFORMANCE:%=%.d)
 -include $(ATTACKS:%=%.d) $B/tests/store/tier_driver.d $B/tests/store/s3_driver.d
 -include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $(SIMT_OBJ:.o=.d) $B/tests/simt/test_simt.d $B/tests/simt/make_inputs.d $(CUDA_API:.o=.d)

@@ -408,6 +408,11 @@ int kvc_meta_decode(struct kvc_meta *m, const uint8_t *bytes, size_t n, struct k
                             "this kvc does not know the metadata key '%s', which a reader must "
                             "understand: use a newer kvc",
                             key);
+        if (type < KVC_META_BOOL || type > KVC_META_U64S)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "metadata key '%s' has a value of type %u, which this kvc does not "
+                            "know: use a newer kvc",
+                            key, type);
         if (!value_is_valid(type, value, value_size))
             return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '%s' has no valid value of type %u",
                             key, type);

@@ -119,6 +119,7 @@ int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *te
  * that understand them, and the alignment in bytes of runs of BLOCK records. */
 struct kvc_container_header {
     unsigned write_version, read_version, align;
+    uint32_t writers;                   /* features that only writers need to know */
     uint8_t content_id[KVC_CONTENT_ID]; /* of the footer; zeros where it is damaged */
 };
 struct kvc_container_header kvc_container_header(const struct kvc_cache *c);

@@ -397,11 +397,13 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
     pthread_mutex_init(&k->literal_lock, NULL); /* cannot fail */
     k->in = in;
     k->size = in->size;
-    uint8_t head[13] = {0}; /* kvc_records_header() has checked it, except in a damaged file */
+    uint8_t head[KVC_HEADER_SIZE] = {0};
+    /* kvc_records_header() has checked it, except in a damaged file */
     if (in->size >= sizeof head) kvc_input_copy(in, 0, head, sizeof head, NULL);
     k->header = (struct kvc_container_header){.write_version = get_u16(head + 8),
                                               .read_version = get_u16(head + 10),
-                                              .align = 1u << (head[12] & 31)};
+                                              .align = 1u << (head[12] & 31),
+                                              .writers = get_u32(head + 20)};
     c->kind = kvc_records_kind;
     c->impl = k;
     c->close = container_close;

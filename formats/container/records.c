@@ -139,7 +139,7 @@ static int read_section(const struct kvc_record *r, const uint8_t *h, unsigned j
 }
 
 /* Takes the sections that readers may skip off the end of the list: this version knows none of
- * them. */
+ * them. The others must have a byte coder that it knows. */
 static int skip_optional(const struct kvc_record *r, const struct kvc_section *list, unsigned *n,
                          struct kvc_error *e) {
     unsigned known = 0;
@@ -150,6 +150,13 @@ static int skip_optional(const struct kvc_record *r, const struct kvc_section *l
         kvc_record_damaged(e, r->offset,
                            list[j].optional ? "a section that it needs is marked as one to skip"
                                             : "a section follows those that may be skipped");
+        return kvc_record_section(e, j);
+    }
+    for (unsigned j = 0; j < known; j++) {
+        if (kvc_coder_name(list[j].coder)) continue;
+        const char *name = kvc_section_name(list[j].type);
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "section %s: byte coder %u is unknown: use a newer kvc",
+                 name ? name : "of an unknown type", list[j].coder);
         return kvc_record_section(e, j);
     }
     *n = known;

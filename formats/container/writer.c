@@ -23,6 +23,7 @@
 #include "formats/io/parallel.h"
 #include "kernels/kernels.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,6 +67,12 @@ static uint64_t reuse_blocks(const struct kvc_cache *c, const struct kvc_plan *p
 
 static int reuse_check(const struct kvc_cache *c, const struct kvc_plan *plan,
                        const struct kvc_cache *from, struct kvc_error *e) {
+    const uint32_t unknown = from ? kvc_records_of(from)->header.writers : 0;
+    if (unknown)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "copying its blocks needs features %08" PRIx32
+                        " of a newer kvc (header, bytes 20 to 23): join the original files",
+                        unknown);
     for (uint32_t t = 0; from && t < c->n_tensors && t < from->n_tensors; t++) {
         const uint64_t had = kvc_tensor_part(from, t)->cells.n_blocks;
         char label[64];

@@ -86,8 +86,11 @@ static void drop_idle(struct kvc_pages *p) {
         for (end = i; end < p->n_chunks && p->chunk[end].state == PRESENT && !p->chunk[end].pins;
              end++)
             p->chunk[end].state = ABSENT;
-        if (end > i) madvise(p->data + i * CHUNK, (size_t)((end - i) * CHUNK), MADV_DONTNEED);
-        else end++;
+        if (end == i) end++;
+        else /* the last chunk may be shorter: what comes after it is another's memory */
+            madvise(p->data + i * CHUNK,
+                    (size_t)((end < p->n_chunks ? end * CHUNK : p->size) - i * CHUNK),
+                    MADV_DONTNEED);
     }
     p->n_idle = 0;
 }

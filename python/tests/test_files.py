@@ -309,7 +309,7 @@ class TestProfiles(Case):
 class TestLimits(Case):
     def test_digests(self):
         """Rows that differ from their digest are refused, unless that is not wanted; loads compare if asked."""
-        path = ROOT / "tests/files/bad-block-row.kvc"
+        path = ROOT / "tests/conformance/files/bad-block-row.kvc"
         with kvc.open(path) as f:
             with self.assertRaises(kvc.Error) as raised:
                 f.unpack(self.path("out"))

@@ -6,7 +6,7 @@ import pathlib
 import struct
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "files"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "conformance"))
 sys.dont_write_bytecode = True
 try:
     import make_files as m

@@ -6,7 +6,7 @@ import pathlib
 import struct
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "files"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "conformance"))
 sys.dont_write_bytecode = True
 try:
     import make_files as m
@@ -16,6 +16,7 @@ except (ImportError, OSError, AttributeError):
 
 class Stored:
     """A record as it stands in a file."""
+    gap = 0
 
     def __init__(self, data):
         self.data, self.kind, self.flags = data, data[0], data[1]

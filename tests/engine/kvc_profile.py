@@ -17,9 +17,18 @@ class KvcError(Exception):
     """A file breaks a rule of its format."""
 
 
+class Unsupported(KvcError):
+    """A file has something that version 1 of its format does not define."""
+
+
 def need(condition, what):
     if not condition:
         raise KvcError(what)
+
+
+def supported(condition, what):
+    if not condition:
+        raise Unsupported(what)
 
 
 class Profile:

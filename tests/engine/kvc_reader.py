@@ -4,6 +4,8 @@ source file. Not for daily use: it is slow and trusts its memory to be larger th
 
     python3 kvc_reader.py [--profile=PROFILE] FILE.kvc [SOURCE]
                                                  checks FILE.kvc; writes the file it was made from to SOURCE
+    python3 kvc_reader.py --digests FILE.kvc [PROFILE]
+                                                 what the conformance set asks (tests/conformance/README.md)
 """
 
 import hashlib
@@ -17,7 +19,7 @@ import numpy as np
 import xxhash
 import zstandard
 
-from kvc_profile import HALVES, INTERLEAVED, KvcError, Prediction, Profile, hadamard, need, rotate
+from kvc_profile import HALVES, INTERLEAVED, KvcError, Prediction, Profile, Unsupported, hadamard, need, rotate, supported
 
 VERSION = 1
 MAGIC = b"\x89KVC\r\n\x1a\n"
@@ -44,6 +46,7 @@ META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX, SIGNATURE 
     S_SINK,
     S_TAIL,
     S_TABLES,
+    S_HIDDEN,
     S_INPUTS,
     S_SAME,
     S_NEEDS,
@@ -58,7 +61,7 @@ META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX, SIGNATURE 
     S_INDEX,
     S_PROFILE,
     S_SIGNATURE,
-) = (*range(1, 19), 22, 32, 33, *range(40, 50), 51)
+) = (*range(1, 19), 20, 22, 32, 33, *range(40, 50), 51)
 CONTAINER_TYPES = {S_SAME, S_NEEDS, *range(S_META, S_PROFILE + 1), S_SIGNATURE}
 # The sections a record may have, in their order; those of CONTAINER_OPTIONAL may be missing.
 CONTAINER_SECTIONS = {
@@ -75,11 +78,12 @@ CRITICAL = {META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, INDEX}
 LITERAL_CHUNK = 4194304
 
 STORE, ZSTD, SPLIT, FAST, FINITE, SINK, TAIL, QUANT, OUTLIER, LOWRANK, PRUNE, SALIENCY, MERGE = range(1, 14)
-DEROPE, CENTER, BASIS, STEPS, CODE, CROSS, PREDICT = range(15, 22)  # 14, project, needs the weights of the model
+PROJECT = 14  # its rows need the weights of the model, which this reader does not read
+DEROPE, CENTER, BASIS, STEPS, CODE, CROSS, PREDICT = range(15, 22)
 TERMINAL = {STORE, ZSTD, SPLIT, FAST, CODE, CROSS}
-MAY_END = {QUANT, LOWRANK}  # hand on what they missed; nothing need stand behind them
-FLOATS_ONLY = {FINITE, QUANT, OUTLIER, LOWRANK, PRUNE, SALIENCY, MERGE, DEROPE, CENTER, BASIS, STEPS, CODE, PREDICT}
-LOSSY = {QUANT, OUTLIER, LOWRANK, PRUNE, MERGE, DEROPE, CENTER, BASIS, STEPS, CODE, PREDICT}
+MAY_END = {QUANT, LOWRANK, PROJECT}  # hand on what they missed; nothing need stand behind them
+FLOATS_ONLY = {FINITE, QUANT, OUTLIER, LOWRANK, PRUNE, SALIENCY, MERGE, PROJECT, DEROPE, CENTER, BASIS, STEPS, CODE, PREDICT}
+LOSSY = {QUANT, OUTLIER, LOWRANK, PRUNE, MERGE, PROJECT, DEROPE, CENTER, BASIS, STEPS, CODE, PREDICT}
 LOOKS = {LOWRANK, PRUNE, SALIENCY, DEROPE, CENTER, BASIS, STEPS, CODE, CROSS, PREDICT}  # at segments
 # These take and hand on the dtype, and so round what follows, even where they take nothing out.
 TAKE_DTYPE = {FINITE, SINK, TAIL, PRUNE, SALIENCY, MERGE}
@@ -88,6 +92,7 @@ SEGMENT = 128  # blocks
 V_ROLE = 1
 LATENT_ROLE = 2
 ROLES = {0: "k", 1: "v"}  # that a profile describes
+ROLE_NAMES = "K", "V", "latent", "R", "S", "queries", "hidden"
 
 # Arguments of the stages in the order of their pages: name ("" where only the value stands), what it may be (a tuple
 # of words, integers from - to, reals from - to, or None: a flag), default, which may lie outside of that (... where there is none).
@@ -128,6 +133,13 @@ ARGUMENTS = {
         ("gamma", (0.0, 1.0), Fraction(-1)),
         ("from", (0.0, 1.0), Fraction("0.5")),
         ("heads", None, False),
+    ],
+    PROJECT: [
+        ("", ("hidden",), ...),
+        ("norm", ("auto", "none", "rms"), "auto"),
+        ("layers", (0, 65536), 65536),
+        ("every", (1, 64), 2),
+        ("rank", (0, 4096), 0),
     ],
     DEROPE: [],
     CENTER: [],
@@ -249,7 +261,6 @@ class Section:
         if self.coder == 0:
             need(self.stored == self.size, f"section type {self.type}: stored and decoded size differ")
             return self.data
-        need(self.coder == 1, f"section type {self.type}: unknown coder {self.coder}")
         if self.stage == 255:
             need(
                 self.size <= 65536 + 4096 * self.stored,
@@ -284,10 +295,10 @@ class Record:
         body = data[at + 32 : at + self.size]
         need(xxh3(body, xxh3(data[at : at + 24])) == check, f"{where}: checksum mismatch")
         self.has_digest = not self.flags & 2
-        need(self.flags & ~(3 if self.type == BLOCK else 1) == 0, f"{where}: reserved flags")
+        supported(self.flags & ~(3 if self.type == BLOCK else 1) == 0, f"{where}: reserved flags")
         need(self.has_digest or self.digest == 0, f"{where}: has a digest, against its flags")
         if self.type not in range(META, SIGNATURE + 1):
-            need(not self.flags & 1, f"{where}: unknown critical record type {self.type}")
+            supported(not self.flags & 1, f"{where}: unknown critical record type {self.type}")
         else:
             need(self.flags & 1 == (self.type in CRITICAL), f"{where}: wrong critical flag")
         need(
@@ -325,6 +336,8 @@ class Record:
         need(known == self.sections[: len(known)], f"{self.where}: a section behind those to skip")
         for s in self.sections[len(known) :]:
             need(s.stage != 255 or s.type not in CONTAINER_TYPES, f"{self.where}: a known section to skip")
+        for s in known:
+            supported(s.coder <= 1, f"{self.where}: section type {s.type}: unknown coder {s.coder}")
         self.sections = known
 
     def container_sections(self):
@@ -394,8 +407,8 @@ class Tensor:
             self.source_size,
         ) = fields
         self.layer = layer
-        need(dtype in DTYPES, f"TABLE: unknown dtype {dtype}")
-        need(self.role <= 6, f"TABLE: unknown role {self.role}")
+        supported(dtype in DTYPES, f"TABLE: unknown dtype {dtype}")
+        supported(self.role <= 6, f"TABLE: unknown role {self.role}")
         self.dtype, self.values, self.bytes, self.groups = DTYPES[dtype]
         self.dtype_number = dtype
         need(
@@ -493,13 +506,14 @@ class Kvc:
 
     def _read_frame(self, data):
         need(len(data) >= 64 + 64, "shorter than the smallest .kvc")
-        magic, _, read, align, grid, _, self.needed, _, check = struct.unpack_from("<8sHHBBHIIQ", data)
+        magic, write, read, align, grid, _, self.needed, _, check = struct.unpack_from("<8sHHBBHIIQ", data)
         need(magic == MAGIC, "not a .kvc file")
         need(xxh3(data[:24]) == check, "header: checksum mismatch")
-        need(1 <= read <= VERSION, f"needs a reader of version {read}")
+        supported(1 <= read <= VERSION, f"needs a reader of version {read}")
+        need(read <= write, f"header: write version {write} is below read version {read}")
         need(4 <= align <= 20, "header: alignment")
-        need(grid == 8, f"header: blocks of 2^{grid} positions")
-        need(self.needed == 0, f"header: needs unknown features {self.needed:08x}")
+        supported(grid == 8, f"header: blocks of 2^{grid} positions")
+        supported(self.needed == 0, f"header: needs unknown features {self.needed:08x}")
         index, size, self.content_id, magic, check = struct.unpack_from("<QQ32s8sQ", data, len(data) - 64)
         need(magic == END_MAGIC, "the file is cut: no footer")
         need(32 <= index <= len(data) - 96 and index % 16 == 0, "footer: index offset out of bounds")
@@ -539,14 +553,16 @@ class Kvc:
     def _read_table(self, data, n_blocks):
         r = Bytes(data, "TABLE")
         n_parts, n_layers, n_tensors, n_pipelines, n_rotations, *sizes, zero = r.unpack("5I4H")
-        need(n_pipelines <= 1024 and n_rotations <= 1024 and not zero, "TABLE: too many pipelines or rotations")
+        need(n_pipelines <= 1024 and n_rotations <= 1024, "TABLE: too many pipelines or rotations")
+        supported(not zero, "TABLE: a reserved field")
         more = [size - known for size, known in zip(sizes, (24, 16, 64))]
         need(min(more) >= 0, "TABLE: entries are too short")
         self.parts, self.layers, self.tensors, self.pipelines = [], [], [], []
         for _ in range(n_parts):
             kind, zeros, stream, snapshot, zero, cells = r.unpack("B3sIIIQ")
             r.take(more[0])
-            need(kind <= 4 and not any(zeros) and not zero and cells <= 1 << 31, "TABLE: bad part")
+            supported(kind <= 4 and not any(zeros) and not zero, f"TABLE: part kind {kind}, or reserved bytes of a part")
+            need(cells <= 1 << 31, "TABLE: too many cells")
             self.parts.append(Part(kind, stream, snapshot, cells))
         total = sum(p.cells for p in self.parts)
         need(total <= 256 * n_blocks, "TABLE: more cells than the blocks can hold")
@@ -554,14 +570,15 @@ class Kvc:
         for _ in range(n_layers):
             part, index, kind, zeros, window = r.unpack("IIB3sI")
             r.take(more[1])
-            need(before <= part < n_parts and kind <= 4 and not any(zeros), "TABLE: bad layer")
+            need(before <= part < n_parts, "TABLE: a layer of another part")
+            supported(kind <= 4 and not any(zeros), f"TABLE: layer kind {kind}, or reserved bytes of a layer")
             self.layers.append(Layer(self.parts[part], index, kind, window))
             before = part
         for _ in range(n_tensors):
             fields = r.unpack("IBBHH6sQQQQQQ")
             r.take(more[2])
             need(fields[0] < n_layers and fields[3] < n_pipelines and fields[4] <= n_rotations, "TABLE: bad tensor")
-            need(not any(fields[5]), "TABLE: filling of a tensor")
+            supported(not any(fields[5]), "TABLE: reserved bytes of a tensor")
             self.tensors.append(Tensor(fields, self.layers[fields[0]]))
         owned = [(t.role, id(t.layer)) for t in self.tensors]
         need(len(set(owned)) == len(owned), "TABLE: two tensors of one role of a layer")
@@ -992,7 +1009,7 @@ class Kvc:
 
 def read_arguments(stage, r):
     """Arguments of a stage, name -> value."""
-    need(stage in ARGUMENTS, f"TABLE: unknown stage {stage}")
+    supported(stage in ARGUMENTS, f"TABLE: unknown stage {stage}")
     values = {name: read_argument(r, allowed, default) for name, allowed, default in ARGUMENTS[stage]}
     r.end()
     if stage == PRUNE:
@@ -1028,7 +1045,7 @@ def check_pipeline(stages):
     if MERGE in stages:
         before = stages[: stages.index(MERGE)]
         need(not LOOKS & set(before), "TABLE: merge behind a stage that looks at segments")
-    for stage in (DEROPE, STEPS, PREDICT):
+    for stage in (PROJECT, DEROPE, STEPS, PREDICT):
         if stage in stages:
             after = stages[stages.index(stage) + 1 :]
             need(not {SINK, TAIL, MERGE} & set(after), "TABLE: rows taken out behind a stage that asks for positions")
@@ -1165,7 +1182,7 @@ def read_side(pipeline, tensor, record, where):
     """Side data of one segment: stage -> what it keeps there; "first" -> a pair's first tensor."""
     sections = record.sections if record else []
     where = record.where if record else where
-    need(not sections or sections[0].stage != 255 or sections[0].type != S_NEEDS, f"{where}: NEEDS, which no reader of version 1 knows")
+    supported(not sections or sections[0].stage != 255 or sections[0].type != S_NEEDS, f"{where}: NEEDS, which no reader of version 1 knows")
     staged = by_stage(sections, len(pipeline), where)
     dim, side = tensor.dim, {}
     for i, (stage, args) in enumerate(pipeline):
@@ -1188,6 +1205,8 @@ def read_side(pipeline, tensor, record, where):
             width = tensor.heads * dim // heads
             rank = min(args["r"], width)
             side[i] = take_floats(left, S_FACTOR_B, 0, heads * rank * width)[0].reshape(heads, rank, width)
+        elif stage == PROJECT:
+            read_hidden(left.take(S_HIDDEN, 0, stored=True), where)
         elif stage in (CROSS, PREDICT) and left.has(S_INPUTS):
             side["inputs"] = read_inputs(left.take(S_INPUTS, 0, stored=True), where)
         elif stage == CENTER and left.has(S_MEAN):
@@ -1213,6 +1232,14 @@ def read_rotation(r):
     angles = None if of_profile else np.array(r.unpack(f"{pairs}d"))
     need(angles is None or ((angles >= 0) & (angles <= 1)).all(), f"{r.what}: an angle out of range")
     return pairing, angles, pairs
+
+
+def read_hidden(data, where):
+    """codecs/papers/project/project.md"""
+    r = Bytes(data.tobytes(), f"{where}: HIDDEN")
+    _, _, _, norm, filling, epsilon = r.unpack("II32sB3sf")
+    r.end()
+    need(norm <= 1 and not any(filling) and epsilon >= 0, f"{r.what}: norm, filling bytes or epsilon")
 
 
 def read_inputs(data, where):
@@ -1309,6 +1336,7 @@ class Block:
         if stage in TERMINAL - {CODE}:
             ahead = self.ahead(m) if stage == CROSS and "inputs" in self.side else None
             return decode_terminal(stage, self.sections[i], m, self.where, ahead)
+        supported(stage != PROJECT, f"{self.where}: rows that are rebuilt from hidden states and weights")
         decode = {
             FINITE: self.finite,
             SINK: self.sink,
@@ -2034,13 +2062,15 @@ def read_meta(data):
             length and all(c in b"abcdefghijklmnopqrstuvwxyz0123456789._-" for c in key),
             f"META: bad key {name}",
         )
-        need(key > before and critical <= 1 and zero == 0, f"META: {name}: order, critical or reserved byte")
+        need(key > before and critical <= 1, f"META: {name}: order, or its critical byte")
+        supported(zero == 0, f"META: {name}: reserved byte")
         before = key
         if critical:
-            need(
+            supported(
                 name in KNOWN_KEYS or name.startswith("model.fingerprint."),
                 f"META: unknown critical key {name}",
             )
+        supported(1 <= kind <= 7, f"META: {name}: unknown type {kind}")
         if kind in META_TYPES:
             need(size == struct.calcsize("<" + META_TYPES[kind]), f"META: {name}: wrong size")
             need(kind != 1 or value in (b"\0", b"\1"), f"META: {name}: not a bool")
@@ -2054,7 +2084,7 @@ def read_meta(data):
         elif kind == 6:
             meta[name] = value
         else:
-            need(kind == 7 and size % 8 == 0, f"META: {name}: unknown type {kind} or ragged")
+            need(size % 8 == 0, f"META: {name}: ragged")
             meta[name] = list(struct.unpack(f"<{size // 8}Q", value))
     r.end()
     return meta
@@ -2122,7 +2152,25 @@ def read(path, profile=None):
         return Kvc(data, f.read())
 
 
+def digests(path, profile=None):
+    """Prints the digest of each tensor, and SHA-256 of the source; returns 0, 1 for an invalid file, 2 for one of a later version."""
+    try:
+        kvc = read(path, profile)
+        source = b"".join(kvc.sources().values()) if kvc.extents is not None else None
+    except (KvcError, OSError) as e:
+        print(f"kvc_reader.py: {path}: {e}", file=sys.stderr)
+        return 2 if isinstance(e, Unsupported) else 1
+    for t in kvc.tensors:
+        digest = sum(xxh3(row.tobytes(), i) for i, row in enumerate(t.canonical())) % (1 << 64)
+        print(t.layer.index, ROLE_NAMES[t.role], f"{digest:016x}")
+    if source is not None:
+        print("source", hashlib.sha256(source).hexdigest())
+    return 0
+
+
 def main(args):
+    if args[:1] == ["--digests"] and len(args) in (2, 3):
+        return digests(*args[1:])
     profile = None
     if args and args[0].startswith("--profile="):
         profile = args.pop(0).partition("=")[2]

@@ -5,7 +5,7 @@ cells, forms that no real file shows, and the small damaged files.
     make_corpus.py DATA CORPUS
 
 DATA is the directory with the real files (llama.cpp/, hf/, damaged/), CORPUS is tests/fuzz/corpus. The container's
-seeds are the good files of tests/files, each behind the byte that chooses the mode. Only the standard library is
+seeds are the good files of tests/conformance/files, each behind the byte that chooses the mode. Only the standard library is
 needed. Files that fuzzing found (crash-*) are left alone.
 """
 import collections
@@ -654,7 +654,7 @@ def main(source, corpus):
         data, target = path.read_bytes(), {".bin": "ggsq", ".safetensors": "safetensors"}.get(path.suffix)
         if target and 0 < len(data) <= 10240:
             write(corpus / target, path.name, data)
-    for path in sorted((corpus.parent.parent / "files").glob("good-*.kvc")):
+    for path in sorted((corpus.parent.parent / "conformance/files").glob("good-*.kvc")):
         data = path.read_bytes()
         if len(data) <= 4096 or path.stem in ("good-cross", "good-cross-inputs", "good-cross-same"):
             write(corpus / "container", path.stem + "-checks", b"\x01" + data)

@@ -128,7 +128,8 @@ static void digests_are_compared(void **state) {
     struct kvc_error *e = kvc_error_new();
     for (int no_verify = 0; no_verify < 2; no_verify++) {
         const struct kvc_open_options options = {.size = sizeof options, .no_verify = no_verify};
-        struct kvc_file *f = kvc_file_open("tests/files/bad-block-row.kvc", &options, e);
+        struct kvc_file *f = kvc_file_open("tests/conformance/files/bad-block-row.kvc", &options,
+                                           e);
         struct memory back = {0}, packed = {0};
         uint8_t row[16], whole[1024];
         size_t size;
@@ -164,7 +165,7 @@ static void memory_is_limited(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
     struct kvc_open_options options = {.size = sizeof options, .max_memory = 1 << 10};
-    struct kvc_file *f = kvc_file_open("tests/files/good-full-block.kvc", &options, e);
+    struct kvc_file *f = kvc_file_open("tests/conformance/files/good-full-block.kvc", &options, e);
     struct memory out = {0};
     uint8_t row[64];
     assert_non_null(f);
@@ -181,7 +182,7 @@ static void memory_is_limited(void **state) {
     kvc_file_close(f);
     /* of a thread, and as much again */
     options.max_memory = 8 * 256 * 2 * info.heads * info.dim * sizeof(float);
-    f = kvc_file_open("tests/files/good-full-block.kvc", &options, e);
+    f = kvc_file_open("tests/conformance/files/good-full-block.kvc", &options, e);
     if (kvc_file_read(f, 0, 0, 1, row, e) || kvc_file_check(f, 8, e))
         fail_msg("%s", kvc_error_message(e));
     assert_int_equal(kvc_file_read(f, 0, 299, 1, row, e), 0);

@@ -1,6 +1,6 @@
 /* test_predict.c: prediction across layers, from learning to reading, over caches of an invented
- * model whose layers follow from each other. Not for bytes that are wrong (tests/files) or for the
- * kernel (test_kernels.c). */
+ * model whose layers follow from each other. Not for bytes that are wrong (tests/conformance) or
+ * for the kernel (test_kernels.c). */
 #include "tests/quantised.h"
 #include "tests/recipe_text.h"
 

@@ -20,7 +20,7 @@
 enum { ROWS = 600, STREAM_ROWS = 300, LAYERS = 4, HEADS = 2, DIM = 32 };
 enum { ROW = HEADS * DIM * 2, TENSORS = 4 * LAYERS };
 
-#define KVC_FIXTURES "tests/files"
+#define KVC_FIXTURES "tests/conformance/files"
 #define TRANSFORM "sink:4,center,basis,steps,code:step=0.4"
 
 static uint64_t state;
