@@ -231,8 +231,7 @@ static int code_settle(const struct kvc_stage_args *args, void *state, uint8_t s
 /* The symbol of code q, whose escapes and low bits go to `bits`. */
 static uint16_t code_cut(int32_t q, unsigned table, unsigned shift, struct kvc_bits *bits) {
     const int32_t moved = q + (shift ? 1 << (shift - 1) : 0), r = moved >> shift;
-    const uint16_t *f = kvc_code_frequency[table];
-    const int has = r > -KVC_CODE_MIDDLE && r < KVC_CODE_MIDDLE && f[KVC_CODE_MIDDLE + r];
+    const int has = abs(r) < KVC_CODE_MIDDLE && kvc_code_half[table][abs(r)];
     if (!has) {
         const uint32_t z = kvc_zigzag(r); /* not 0: that has a symbol */
         const unsigned length = 31 - (unsigned)__builtin_clz(z);
