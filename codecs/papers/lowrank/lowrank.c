@@ -165,7 +165,7 @@ static int lowrank_open_sections(const struct kvc_stage_args *args, const struct
     *s = (struct sections){.parts = parts_of(args, shape), .rows = (size_t)shape->tokens};
     s->directions = s->parts.n * s->parts.rank * s->parts.dim;
     s->coefficients = s->rows * s->parts.n * s->parts.rank;
-    if (!s->rows) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (!s->rows) return kvc_stored_none(stored, e);
     if (!(s->b = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_FACTOR_B, e)))
         return -1;
     return (s->a = kvc_section_only(stored->section, stored->n, KVC_SECTION_FACTOR_A, e)) ? 0 : -1;
@@ -199,21 +199,17 @@ static int lowrank_lower(const struct kvc_stage_args *args, const struct kvc_sto
                          struct kvc_error *e) {
     struct sections s;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_FACTORS, &block->shape);
-    void *room;
     if (lowrank_open_sections(args, stored, &block->shape, &s, e)) return -1;
     if (!s.rows) return 0;
-    const struct kvc_program_key key = {s.b->data, 0, 0};
     if (!(op.factors.coefficients = kvc_program_halves_to_end(program, s.a, s.a->data,
                                                               s.coefficients, e)) ||
-        program->keep(program->owner, &key, s.directions * sizeof(float), &room,
-                      &op.factors.directions, e) ||
-        (room && kvc_halves_take(room, s.b, s.directions, e)))
+        kvc_program_keep_halves(program, s.b, s.directions, &op.factors.directions, e))
         return -1;
     op.factors.rank = (uint32_t)s.parts.rank;
     op.factors.whole = s.parts.n == 1 && block->shape.heads != 1;
     op.factors.add = (uint32_t)block->residual;
-    if (!block->residual && kvc_program_begin(program, s.rows, e)) return -1;
-    return kvc_program_op(program, &op, e);
+    return block->residual ? kvc_program_op(program, &op, e)
+                           : kvc_program_first(program, s.rows, &op, e);
 }
 
 const struct kvc_stage kvc_stage_lowrank = {

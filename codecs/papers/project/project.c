@@ -174,8 +174,7 @@ static int copies(const struct plan *p) {
 static int read_plan(struct plan *p, const struct kvc_stored *stored, const struct kvc_shape *shape,
                      unsigned role, struct kvc_error *e) {
     const struct kvc_section *s;
-    if (stored->n && kvc_section_none_left(stored->section, stored->section + stored->n, e))
-        return -1;
+    if (kvc_stored_none(stored, e)) return -1;
     if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_HIDDEN, e))) return -1;
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is too short");
     const uint8_t *d = s->data;
@@ -304,20 +303,17 @@ static int project_encode(const struct kvc_stage_args *args, void *state, struct
     (void)args, (void)stage, (void)out;
     if (!block->residual || !block->shape.tokens) return 0;
     block->rebuild = block->encoding->source->rebuild;
-    return read_plan(&p, &s->stored, &block->shape, block->role, e) ? -1
-                                                                    : rebuild(&p, block, -1, e);
+    if (read_plan(&p, &s->stored, &block->shape, block->role, e)) return -1;
+    return rebuild(&p, block, -1, e);
 }
 
 static int project_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
                           struct kvc_block *block, struct kvc_error *e) {
     struct plan p = {.in = 0};
     (void)args;
-    if (!block->shape.tokens)
-        return stored->n ? kvc_section_none_left(stored->section, stored->section + stored->n, e)
-                         : 0;
-    return read_plan(&p, stored, &block->shape, block->role, e)
-               ? -1
-               : rebuild(&p, block, block->residual ? 1 : 0, e);
+    if (!block->shape.tokens) return kvc_stored_none(stored, e);
+    if (read_plan(&p, stored, &block->shape, block->role, e)) return -1;
+    return rebuild(&p, block, block->residual ? 1 : 0, e);
 }
 
 const struct kvc_stage kvc_stage_project = {

@@ -203,7 +203,7 @@ static int prune_open(const struct kvc_stage_args *args, const struct kvc_stored
     const size_t out = left_out(args, block->role, block->shape.dim),
                  dim = (size_t)block->shape.dim;
     const size_t heads = (size_t)block->shape.heads, size = kvc_dtype_info(block->own)->size;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (kvc_stored_none(stored, e)) return -1;
     if (!out) return kvc_section_none_left(next, end_side, e);
     if (!(s = kvc_section_take_stored(&next, end_side, KVC_SECTION_MASK, 0, e))) return -1;
     if (s->size != (heads * dim + 7) / 8)
@@ -288,14 +288,13 @@ static int prune_lower(const struct kvc_stage_args *args, const struct kvc_store
     if (n == width) return 0;
     if (dim > KVC_DEVICE_TILE) return 1;
     const struct sections s = sections_of(args, stored);
-    const struct kvc_program_key key[2] = {{s.mask, 0, 0}, {s.mask, 0, 1}};
-    if (program->keep(program->owner, &key[0], 2 * width, &map, &op.spread.map, e)) return -1;
+    if (kvc_program_keep(program, s.mask, 0, 2 * width, &map, &op.spread.map, e)) return -1;
     uint16_t *to = map, stored_here = 0;
     for (size_t i = 0; i < width && to; i++) {
         if (i % dim == 0) stored_here = 0;
         to[i] = s.mask[i / 8] >> i % 8 & 1 ? UINT16_MAX : stored_here++;
     }
-    if (s.means && program->keep(program->owner, &key[1], 4 * width, &words, &op.spread.empty, e))
+    if (s.means && kvc_program_keep(program, s.mask, 1, 4 * width, &words, &op.spread.empty, e))
         return -1;
     uint32_t *word = words;
     for (size_t i = 0, left = 0; i < width && word; i++) {

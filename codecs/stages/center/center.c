@@ -81,7 +81,7 @@ static int center_encode(const struct kvc_stage_args *args, void *state, struct 
 static int center_open_sections(const struct kvc_stored *stored, const struct kvc_block *block,
                                 const struct kvc_section **s, struct kvc_error *e) {
     *s = NULL;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (kvc_stored_none(stored, e)) return -1;
     if (stored->n_side)
         return (*s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e)) ? 0 : -1;
     if (block->profile) return 0;
@@ -127,14 +127,12 @@ static int center_lower(const struct kvc_stage_args *args, const struct kvc_stor
     const size_t width = (size_t)(block->shape.heads * block->shape.dim);
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_MEAN, &block->shape);
     const struct kvc_section *s;
-    void *room;
     (void)args;
     if (center_open_sections(stored, block, &s, e)) return -1;
-    const struct kvc_program_key key = {s ? (const void *)s->data : block->profile->mean, 0, 0};
-    if (program->keep(program->owner, &key, width * sizeof(float), &room, &op.channels.number, e))
+    if (s ? kvc_program_keep_halves(program, s, width, &op.channels.number, e)
+          : kvc_program_keep_copy(program, block->profile->mean, 0, block->profile->mean,
+                                  width * sizeof(float), &op.channels.number, e))
         return -1;
-    if (room && s && kvc_halves_take(room, s, width, e)) return -1;
-    if (room && !s) memcpy(room, block->profile->mean, width * sizeof(float));
     return kvc_program_op(program, &op, e);
 }
 

@@ -81,8 +81,7 @@ static int code_decode_open_sections(const struct kvc_stage_args *args,
     if (!(args->f[KVC_CODE_STEP] > 0)) return kvc_fail(e, KVC_ERR_DAMAGED, "the stage has no step");
     if (!(s->tables = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e)))
         return -1;
-    if (!shape->tokens)
-        return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (!shape->tokens) return kvc_stored_none(stored, e);
     if (!(s->codes = kvc_section_only(stored->section, stored->n, KVC_SECTION_CODES, e))) return -1;
     s->lanes = kvc_code_lanes(args, (size_t)(shape->tokens * shape->heads * shape->dim));
     const uint8_t *p = s->codes->data;
@@ -261,11 +260,10 @@ int kvc_code_lower(const struct kvc_stage_args *args, const struct kvc_stored *s
     if (code_decode_open_sections(args, stored, &block->shape, &s, e)) return -1;
     if (!s.codes) return 0;
     const uint32_t *slots = kvc_code_slots();
-    const size_t slot_bytes = KVC_CODE_SLOTS * sizeof *slots;
-    const struct kvc_program_key key[2] = {{slots, 0, 0}, {s.tables->data, 0, 0}};
-    if (program->keep(program->owner, &key[0], slot_bytes, &room, &code.slots, e)) return -1;
-    if (room) memcpy(room, slots, slot_bytes);
-    if (program->keep(program->owner, &key[1], heads * dim, &room, &code.index, e)) return -1;
+    if (kvc_program_keep_copy(program, slots, 0, slots, KVC_CODE_SLOTS * sizeof *slots, &code.slots,
+                              e))
+        return -1;
+    if (kvc_program_keep(program, s.tables->data, 0, heads * dim, &room, &code.index, e)) return -1;
     if (room && read_indices(s.tables, room, heads, dim, e)) return -1;
     if (block->step && !(code.step_class = kvc_program_copy(program, block->step, rows * heads, e)))
         return -1;
@@ -282,6 +280,5 @@ int kvc_code_lower(const struct kvc_stage_args *args, const struct kvc_stored *s
     job->code = code;
     op.words.from = code.to;
     op.words.size = sizeof(float);
-    if (kvc_program_begin(program, rows, e) || kvc_program_op(program, &op, e)) return -1;
-    return 0;
+    return kvc_program_first(program, rows, &op, e);
 }

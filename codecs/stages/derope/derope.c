@@ -136,7 +136,7 @@ static int read_section(struct rotation *r, const struct kvc_section *s,
 static int derope_open_sections(struct rotation *r, const struct kvc_stored *stored,
                                 const struct kvc_block *block, struct kvc_error *e) {
     *r = (struct rotation){.half = 0};
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (kvc_stored_none(stored, e)) return -1;
     if (!stored->n_side) return 0;
     const struct kvc_section *s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_ROPE,
                                                    e);

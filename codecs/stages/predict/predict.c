@@ -74,7 +74,7 @@ static int predict_rows_begin(const struct kvc_stage_args *args, const struct kv
     struct kvc_ahead_inputs inputs;
     struct row_predictions *p;
     (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (kvc_stored_none(stored, e)) return -1;
     const int has = kvc_ahead_read(stored, &inputs, e);
     if (has <= 0 || !block->shape.tokens) return has < 0 ? -1 : 0;
     if (!(*state = p = calloc(1, sizeof *p))) return kvc_fail_memory(e, "predictions");
@@ -107,7 +107,7 @@ static int predict_lower(const struct kvc_stage_args *args, const struct kvc_sto
     struct kvc_ahead_inputs inputs;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_PREDICT, &block->shape);
     (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (kvc_stored_none(stored, e)) return -1;
     const int has = kvc_ahead_read(stored, &inputs, e);
     if (has <= 0 || !block->shape.tokens) return has < 0 ? -1 : 0;
     const int status = kvc_predict_lower(&op.predict, &inputs, block, program, e);

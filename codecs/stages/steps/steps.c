@@ -203,7 +203,7 @@ static int steps_open(const struct kvc_stage_args *args, const struct kvc_stored
     const struct kvc_section *table, *s;
     (void)args;
     if (!(table = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_STEPS, e))) return -1;
-    if (!n) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (!n) return kvc_stored_none(stored, e);
     if (block->step) return kvc_fail(e, KVC_ERR_DAMAGED, "steps of tokens were set before");
     if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_STEPS, e))) return -1;
     if (!(block->step = malloc(n))) return kvc_fail_memory(e, "steps");
