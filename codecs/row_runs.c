@@ -109,7 +109,9 @@ int kvc_row_runs_decode_two(struct kvc_row_runs *const r[2], const struct kvc_sh
 int kvc_row_runs_end(struct kvc_row_runs *r, int done, struct kvc_error *e) {
     int status = 0;
     for (unsigned i = 0; i < r->n; i++)
-        if (r->at[i].stage->rows_end(r->at[i].state, done && !status, e)) {
+        if (!r->at[i].stage->rows_end) {
+            free(r->at[i].state);
+        } else if (r->at[i].stage->rows_end(r->at[i].state, done && !status, e)) {
             r->failed = &r->at[i];
             status = -1;
         }

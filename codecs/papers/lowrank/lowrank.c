@@ -57,28 +57,21 @@ static int lowrank_accepts(const struct kvc_stage_args *args, const struct kvc_s
 
 struct state {
     struct parts parts;
-    double *gram;      /* [part][dim][dim], upper triangles: sums of x xT over the segment */
     float *directions; /* [part][rank][dim], as they will be read */
+    double gram[];     /* [part][dim][dim], upper triangles: sums of x xT over the segment */
 };
-
-static void lowrank_end(void *state) {
-    struct state *s = state;
-    if (!s) return;
-    free(s->gram);
-    free(s->directions);
-    free(s);
-}
 
 static int lowrank_begin(const struct kvc_stage_args *args, const struct kvc_encoding *encoding,
                          const struct kvc_block *like, void **state, struct kvc_error *e) {
     (void)encoding;
-    struct state *s = calloc(1, sizeof *s);
+    const struct parts p = parts_of(args, &like->shape);
+    struct state *s = kvc_alloc_after(sizeof *s, p.n * p.dim,
+                                      p.dim * sizeof *s->gram + p.rank * sizeof *s->directions);
     if (!s) return kvc_fail_memory(e, "directions");
-    s->parts = parts_of(args, &like->shape);
-    s->gram = kvc_alloc_zeros(s->parts.n * s->parts.dim, s->parts.dim * sizeof *s->gram);
-    s->directions = kvc_alloc(s->parts.n * s->parts.rank, s->parts.dim * sizeof *s->directions);
+    s->parts = p;
+    s->directions = (float *)(s->gram + p.n * p.dim * p.dim);
     *state = s;
-    return s->gram && s->directions ? 0 : kvc_fail_memory(e, "directions");
+    return 0;
 }
 
 static int lowrank_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
@@ -225,7 +218,7 @@ const struct kvc_stage kvc_stage_lowrank = {
     .begin = lowrank_begin,
     .look = lowrank_look,
     .settle = lowrank_settle,
-    .end = lowrank_end,
+    .end = free,
     .encode = lowrank_encode,
     .decode = lowrank_decode,
     .lower = lowrank_lower,

@@ -64,18 +64,11 @@ static double get_double(const uint8_t *p) {
 /* --- encoding --- */
 
 struct state {
-    uint8_t *section;
     size_t size;
     struct kvc_stored stored; /* as a decoder will have it */
     struct kvc_section one;
+    uint8_t section[];
 };
-
-static void project_end(void *state) {
-    struct state *s = state;
-    if (!s) return;
-    free(s->section);
-    free(s);
-}
 
 /* Refuses tensors that cannot be rebuilt, or should not be. */
 static int check_source(const struct kvc_stage_args *args, const struct kvc_encoding *x,
@@ -120,11 +113,10 @@ static int project_begin(const struct kvc_stage_args *args, const struct kvc_enc
                      (args->i[NORM] == NORM_RMS || (args->i[NORM] == NORM_AUTO && !source->normed));
     const size_t rotated = turns ? (size_t)source->rope.dim : 0;
     struct kvc_matrix m = {.weight = NULL};
-    struct state *s = calloc(1, sizeof *s);
+    struct state *s = kvc_alloc_after(sizeof *s, HEADER + 8 * rotated, 1);
     if (!s) return kvc_fail_memory(e, "a projection");
     *state = s;
     s->size = HEADER + 8 * rotated;
-    if (!(s->section = calloc(1, s->size))) return kvc_fail_memory(e, "a projection");
     if (!source->is_hidden) {
         if (source->rebuild->matrix(source->rebuild, source->in, &m, e)) return -1;
         memcpy(s->section + 8, m.fingerprint, KVC_FINGERPRINT_BYTES);
@@ -327,7 +319,7 @@ const struct kvc_stage kvc_stage_project = {
     .hidden = hidden,
     .begin = project_begin,
     .settle = project_settle,
-    .end = project_end,
+    .end = free,
     .encode = project_encode,
     .decode = project_decode,
 };

@@ -37,17 +37,9 @@ static size_t left_out(const struct kvc_stage_args *args, unsigned role, uint64_
 struct state {
     size_t heads, dim, out; /* out: channels of each head that are left out */
     uint8_t *pruned;        /* [head][channel] 1: left out */
-    double *mean;           /* [head][channel] */
     enum kvc_dtype own;
+    double mean[]; /* [head][channel] */
 };
-
-static void prune_end(void *state) {
-    struct state *s = state;
-    if (!s) return;
-    free(s->pruned);
-    free(s->mean);
-    free(s);
-}
 
 /* Sums over the segment's finite values: x, |x|, x^2, each [head * channel], and how many there
  * were. */
@@ -117,7 +109,8 @@ static void prune_mark(const double *score, uint8_t *pruned, size_t dim, size_t 
 
 static int prune_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
                        const struct kvc_block *like, void **state, struct kvc_error *e) {
-    struct state *s = calloc(1, sizeof *s);
+    struct state *s = kvc_alloc_after(sizeof *s, like->shape.heads,
+                                      like->shape.dim * (sizeof *s->mean + 1));
     if (!s) return kvc_fail_memory(e, "channels");
     *state = s;
     s->heads = (size_t)like->shape.heads;
@@ -131,11 +124,9 @@ static int prune_begin(const struct kvc_stage_args *args, const struct kvc_encod
     const struct kvc_shape *source = like->role == KVC_SELECT_V ? &x->value : &x->key;
     if (source->heads != s->heads || source->dim != s->dim)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "another stage has changed the channels before");
-    s->pruned = calloc(s->heads, s->dim);
-    s->mean = kvc_alloc(s->heads, s->dim * sizeof *s->mean);
+    s->pruned = (uint8_t *)(s->mean + s->heads * s->dim);
     double *scores = kvc_alloc(s->heads, s->dim * sizeof *scores);
-    int status = s->pruned && s->mean && scores ? score(args, x, like->role, s, scores, e)
-                                                : kvc_fail_memory(e, "channels");
+    int status = scores ? score(args, x, like->role, s, scores, e) : kvc_fail_memory(e, "channels");
     for (size_t h = 0; h < s->heads && !status; h++)
         prune_mark(scores + h * s->dim, s->pruned + h * s->dim, s->dim, s->out);
     free(scores);
@@ -315,7 +306,7 @@ const struct kvc_stage kvc_stage_prune = {
     .check = prune_check,
     .begin = prune_begin,
     .settle = prune_settle,
-    .end = prune_end,
+    .end = free,
     .encode = prune_encode,
     .open = prune_open,
     .decode = prune_decode,

@@ -15,29 +15,21 @@
 struct state {
     size_t width;
     uint64_t rows;
-    double *sum;
     float *mean; /* as it reads back */
+    double sum[];
 };
-
-static void center_end(void *state) {
-    struct state *s = state;
-    if (!s) return;
-    free(s->sum);
-    free(s->mean);
-    free(s);
-}
 
 static int center_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
                         const struct kvc_block *like, void **state, struct kvc_error *e) {
     (void)args, (void)x;
     if (like->profile) return 0;
-    struct state *s = calloc(1, sizeof *s);
+    const size_t width = (size_t)(like->shape.heads * like->shape.dim);
+    struct state *s = kvc_alloc_after(sizeof *s, width, sizeof *s->sum + sizeof *s->mean);
     if (!s) return kvc_fail_memory(e, "means");
     *state = s;
-    s->width = (size_t)(like->shape.heads * like->shape.dim);
-    s->sum = calloc(s->width, sizeof *s->sum);
-    s->mean = calloc(s->width, sizeof *s->mean);
-    return s->sum && s->mean ? 0 : kvc_fail_memory(e, "means");
+    s->width = width;
+    s->mean = (float *)(s->sum + width);
+    return 0;
 }
 
 static int center_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
@@ -116,12 +108,6 @@ static int center_rows_next(void *state, struct kvc_row_run *run, struct kvc_err
     return 0;
 }
 
-static int center_rows_end(void *state, int done, struct kvc_error *e) {
-    (void)done, (void)e;
-    free(state);
-    return 0;
-}
-
 static int center_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
                         struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     const size_t width = (size_t)(block->shape.heads * block->shape.dim);
@@ -144,10 +130,9 @@ const struct kvc_stage kvc_stage_center = {
     .begin = center_begin,
     .look = center_look,
     .settle = center_settle,
-    .end = center_end,
+    .end = free,
     .encode = center_encode,
     .rows_begin = center_rows_begin,
     .rows_next = center_rows_next,
-    .rows_end = center_rows_end,
     .lower = center_lower,
 };
