@@ -6,6 +6,7 @@
 #include "codecs/rebuild.h"
 #include "codecs/stage.h"
 
+#include "kernels/float_bits.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -47,19 +48,6 @@ struct plan {
     uint8_t fingerprint[KVC_FINGERPRINT_BYTES];
     const uint8_t *steps; /* f64 pairs */
 };
-
-static void put_double(uint8_t *p, double x) {
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    put_u64(p, bits);
-}
-
-static double get_double(const uint8_t *p) {
-    const uint64_t bits = get_u64(p);
-    double x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 /* --- encoding --- */
 
@@ -131,14 +119,12 @@ static int project_begin(const struct kvc_stage_args *args, const struct kvc_enc
     s->section[40] = (uint8_t)norm;
     s->section[41] = (uint8_t)(turns ? source->rope.pairing : 0);
     put_u16(s->section + 42, (uint16_t)rotated);
-    uint32_t epsilon;
-    memcpy(&epsilon, &m.epsilon, sizeof epsilon);
-    if (norm) put_u32(s->section + 44, epsilon);
+    if (norm) put_u32(s->section + 44, kvc_float_to_bits(m.epsilon));
     for (size_t i = 0; i < rotated / 2; i++) {
         const double angle = pow(source->rope.theta, -2.0 * (double)i / (double)rotated) /
                              (source->rope.factor > 0 ? source->rope.factor : 1);
-        put_double(s->section + HEADER + 16 * i, cos(angle));
-        put_double(s->section + HEADER + 16 * i + 8, sin(angle));
+        put_f64(s->section + HEADER + 16 * i, cos(angle));
+        put_f64(s->section + HEADER + 16 * i + 8, sin(angle));
     }
     s->one = (struct kvc_section){.type = KVC_SECTION_HIDDEN,
                                   .size = (uint32_t)s->size,
@@ -170,15 +156,14 @@ static int read_plan(struct plan *p, const struct kvc_stored *stored, const stru
     if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_HIDDEN, e))) return -1;
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is too short");
     const uint8_t *d = s->data;
-    const uint32_t epsilon = get_u32(d + 44);
     *p = (struct plan){.from = get_u32(d),
                        .in = get_u32(d + 4),
                        .norm = d[40],
+                       .epsilon = kvc_bits_to_float(get_u32(d + 44)),
                        .pairing = (enum kvc_pairing)d[41],
                        .rotated = get_u16(d + 42),
                        .steps = d + HEADER};
     memcpy(p->fingerprint, d + 8, KVC_FINGERPRINT_BYTES);
-    memcpy(&p->epsilon, &epsilon, sizeof epsilon);
     if (s->size != HEADER + 8 * p->rotated || p->rotated % 2 || p->rotated > shape->dim ||
         d[40] > 1 || (p->pairing && !kvc_pairing_turns(p->pairing)) ||
         (p->rotated != 0) != (p->pairing != 0) || (p->rotated && role != KVC_SELECT_K) || !p->in ||
@@ -188,7 +173,7 @@ static int read_plan(struct plan *p, const struct kvc_stored *stored, const stru
     if (copies(p) != (role == 0) || (copies(p) && (p->norm || p->rotated)))
         return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN has the fingerprint of something else");
     for (size_t i = 0; i < p->rotated; i++)
-        if (!(fabs(get_double(p->steps + 8 * i)) <= 1))
+        if (!(fabs(get_f64(p->steps + 8 * i)) <= 1))
             return kvc_fail(e, KVC_ERR_DAMAGED,
                             "section HIDDEN: a cosine or sine is not between -1 and 1");
     return 0;
@@ -196,7 +181,7 @@ static int read_plan(struct plan *p, const struct kvc_stored *stored, const stru
 
 /* The base to the power of a position, as cosine and sine (project.md, 3). */
 static void power(const uint8_t *step, uint64_t position, float *cosine, float *sine) {
-    double c = 1, s = 0, bc = get_double(step), bs = get_double(step + 8);
+    double c = 1, s = 0, bc = get_f64(step), bs = get_f64(step + 8);
     for (; position; position >>= 1) {
         if (position & 1) {
             const double next = c * bc - s * bs;

@@ -156,6 +156,12 @@ static int prune_settle(const struct kvc_stage_args *args, void *state, uint8_t 
     return status;
 }
 
+/* Copies a value of 2 or 4 bytes. */
+static inline void copy_value(uint8_t *to, const uint8_t *from, size_t size) {
+    if (size == 2) memmove(to, from, 2);
+    else memmove(to, from, 4);
+}
+
 /* Channels of a row that are not left out, and how many. */
 static size_t list_kept(const uint8_t *bits, const uint8_t *pruned, size_t width, uint32_t *kept) {
     size_t n = 0;
@@ -167,22 +173,18 @@ static size_t list_kept(const uint8_t *bits, const uint8_t *pruned, size_t width
 static int prune_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
                         uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
-    const size_t width = s->heads * s->dim, rows = (size_t)block->shape.tokens;
+    const size_t width = s->heads * s->dim, rows = (size_t)block->shape.tokens,
+                 size = kvc_dtype_info(block->own)->size;
     (void)args, (void)stage, (void)out;
     if (!s->out) return 0;
     uint32_t *kept = kvc_alloc(width, sizeof *kept);
     if (!kept) return kvc_fail_memory(e, "channels");
     const size_t n = list_kept(NULL, s->pruned, width, kept);
     /* rows shrink, so that no value is overwritten before it is read */
-    if (kvc_dtype_info(block->own)->size == 2) {
-        uint16_t *x = (uint16_t *)(void *)block->rows;
-        for (size_t t = 0; t < rows; t++)
-            for (size_t i = 0; i < n; i++) x[t * n + i] = x[t * width + kept[i]];
-    } else {
-        uint32_t *x = (uint32_t *)(void *)block->rows;
-        for (size_t t = 0; t < rows; t++)
-            for (size_t i = 0; i < n; i++) x[t * n + i] = x[t * width + kept[i]];
-    }
+    for (size_t t = 0; t < rows; t++)
+        for (size_t i = 0; i < n; i++)
+            copy_value(block->rows + (t * n + i) * size, block->rows + (t * width + kept[i]) * size,
+                       size);
     free(kept);
     block->shape.dim -= s->out;
     return 0;
@@ -256,13 +258,7 @@ static int prune_decode(const struct kvc_stage_args *args, const struct kvc_stor
         uint8_t *row = block->rows + t * width * size;
         memcpy(from, block->rows + t * n * size, n * size);
         memcpy(row, empty, width * size);
-        if (size == 2) {
-            uint16_t *to = (uint16_t *)(void *)row, *x = (uint16_t *)(void *)from;
-            for (size_t i = 0; i < n; i++) to[kept[i]] = x[i];
-        } else {
-            uint32_t *to = (uint32_t *)(void *)row, *x = (uint32_t *)(void *)from;
-            for (size_t i = 0; i < n; i++) to[kept[i]] = x[i];
-        }
+        for (size_t i = 0; i < n; i++) copy_value(row + kept[i] * size, from + i * size, size);
     }
     free(kept);
     return 0;

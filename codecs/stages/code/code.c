@@ -3,6 +3,7 @@
  * (code_decode.c). */
 
 #include "codecs/bits.h"
+#include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "codecs/number.h"
 #include "codecs/program.h"
@@ -293,7 +294,7 @@ static int code_encode(const struct kvc_stage_args *args, void *state, struct kv
     const size_t words = (size_t)(end - r.next);
     uint8_t *start = r.next - 4 * lanes - KVC_CODE_HEADER;
     kvc_rans_encode_end(&r, start + KVC_CODE_HEADER);
-    for (unsigned b = 0; b < KVC_CODE_HEADER; b++) start[b] = (uint8_t)(words >> 8 * b & 255);
+    put_u32(start, (uint32_t)words);
     return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, start,
                             (size_t)(end - start) + (bits.at + 7) / 8, 0, e);
 }

@@ -54,11 +54,8 @@ static int derope_settle(const struct kvc_stage_args *args, void *state, uint8_t
     bytes[0] = (uint8_t)f->pairing;
     bytes[1] = (uint8_t)f->of_profile;
     put_u16(bytes + 2, (uint16_t)f->half);
-    for (size_t i = 0; i < f->half && !f->of_profile; i++) {
-        uint64_t bits;
-        memcpy(&bits, &f->angle[i], sizeof bits);
-        put_u64(bytes + HEADER + 8 * i, bits);
-    }
+    for (size_t i = 0; i < f->half && !f->of_profile; i++)
+        put_f64(bytes + HEADER + 8 * i, f->angle[i]);
     const int status = kvc_sections_add(side, KVC_SECTION_ROPE, stage, 0, bytes, size, 0, e);
     free(bytes);
     return status;
@@ -123,9 +120,7 @@ static int read_section(struct rotation *r, const struct kvc_section *s,
     if (!(r->angle = kvc_alloc(half, sizeof *r->angle))) return kvc_fail_memory(e, "RoPE");
     p += HEADER;
     for (size_t i = 0; i < half; i++) {
-        const uint64_t bits = of_profile ? 0 : get_u64(p + 8 * i);
-        memcpy(&r->angle[i], &bits, sizeof bits);
-        if (of_profile) r->angle[i] = known->angle[i];
+        r->angle[i] = of_profile ? known->angle[i] : get_f64(p + 8 * i);
         if (!kvc_rope_angle_is_sane(r->angle[i]))
             return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE: an angle is not between 0 and 1");
     }

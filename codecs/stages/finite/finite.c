@@ -51,7 +51,7 @@ static int take_out(struct kvc_block *block, const float *x, size_t n, size_t wi
     size_t k = 0;
     for (size_t i = 0; i < n; i++) {
         if (is_tame(x[i])) continue;
-        for (unsigned b = 0; b < 4; b++) bytes[4 * k + b] = (uint8_t)(i >> 8 * b & 255);
+        put_u32(bytes + 4 * k, (uint32_t)i);
         memcpy(bytes + 4 * wild + k++ * size, block->rows + i * size, size);
         const float mean = stand_in(x + i % row, rows, row);
         kvc_from_floats(block->rows + i * size, &mean, 1, block->shape.dtype);
