@@ -107,12 +107,12 @@ PUBLIC = ["formats/api/kvc.h", "formats/api/kvc_store.h", "formats/api/kvc_cuda.
 OUTSIDE = ["cli"]
 # Most lines of each room. A change that needs more raises the number here, and says why in a comment after it.
 BUDGET = {
-    "kernels": 4600,
-    "kernels/device": 3250,
-    "codecs": 5660,  # spare contexts of zstd; equations in blocks that stay in the caches
+    "kernels": 4550,
+    "kernels/device": 3210,
+    "codecs": 5480,  # spare contexts of zstd; equations in blocks that stay in the caches
     "codecs/recipes": 450,
-    "codecs/stages": 6560,
-    "codecs/papers": 2100,
+    "codecs/stages": 6520,
+    "codecs/papers": 2040,
     "formats/io": 3450,
     "formats/cache": 5960,
     "formats/engines": 10560,
@@ -120,7 +120,7 @@ BUDGET = {
     "formats/compare": 2600,
     "formats/container": 6640,
     "formats/file": 2350,  # lists of token ids and files of some tokens each, which were the tools'
-    "formats/device": 3550,
+    "formats/device": 3350,
     "formats/device/cuda": 500,
     "formats/api": 4760,  # what kvc-pack and kvc-unpack did by themselves
     "formats/store": 4080,
