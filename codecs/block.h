@@ -116,5 +116,13 @@ struct kvc_stored {
     const struct kvc_section *section, *side, *first;
     size_t n, n_side, n_first;
 };
+/* Return 0 where a stage has no sections of a block, or none of a segment, as it should. */
+static inline int kvc_stored_none(const struct kvc_stored *stored, struct kvc_error *e) {
+    return stored->n ? kvc_section_none_left(stored->section, stored->section + stored->n, e) : 0;
+}
+static inline int kvc_stored_no_side(const struct kvc_stored *stored, struct kvc_error *e) {
+    return stored->n_side ? kvc_section_none_left(stored->side, stored->side + stored->n_side, e)
+                          : 0;
+}
 
 #endif

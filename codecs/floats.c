@@ -109,12 +109,11 @@ static uint8_t *write_halves(uint8_t *to, int exponent, uint8_t *lower, uint8_t 
     for (size_t i = 0; i < n; i++) any |= lower[i];
     while (zeros < 8 && !(any >> zeros & 1)) zeros++;
     for (size_t i = 0; i < n; i++) lower[i] = (uint8_t)(lower[i] >> zeros);
-    to[0] = (uint8_t)(exponent & 255);
-    to[1] = (uint8_t)(exponent >> 8 & 255);
+    put_u16(to, (uint16_t)exponent);
     to[2] = (uint8_t)zeros;
     to[3] = (uint8_t)(u.width | (u.rotated ? ROTATED : 0));
     to[4] = (uint8_t)u.base;
-    for (unsigned b = 0; b < 4; b++) to[5 + b] = (uint8_t)(u.escapes >> 8 * b & 255);
+    put_u32(to + 5, (uint32_t)u.escapes);
     to = kvc_packed_write(to + HEADER, lower, n, 8 - zeros);
     if (u.width == 8) return kvc_packed_write(to, upper, n, 8);
     uint8_t *escapes = to + kvc_packed_bytes(n, u.width);

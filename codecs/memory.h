@@ -31,6 +31,13 @@ static inline void *kvc_alloc_zeros(uint64_t n, uint64_t size) {
     return calloc(bytes ? bytes : 1, 1);
 }
 
+/* A struct of `head` bytes and n things after it, all zero. */
+static inline void *kvc_alloc_after(size_t head, uint64_t n, uint64_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes) || bytes > SIZE_MAX - head) return NULL;
+    return calloc(head + bytes, 1);
+}
+
 /* As realloc(): p stays as it is, and the caller's, where this fails. */
 static inline void *kvc_realloc(void *p, uint64_t n, uint64_t size) {
     size_t bytes;

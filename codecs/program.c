@@ -64,6 +64,11 @@ int kvc_program_op(struct kvc_program *p, const struct kvc_device_op *op, struct
     return 0;
 }
 
+int kvc_program_first(struct kvc_program *p, uint64_t rows, const struct kvc_device_op *op,
+                      struct kvc_error *e) {
+    return kvc_program_begin(p, rows, e) ? -1 : kvc_program_op(p, op, e);
+}
+
 struct kvc_device_job *kvc_program_job(struct kvc_program *p, uint32_t kind, struct kvc_error *e) {
     void *array = p->job;
     if (grow(&array, p->n_jobs, &p->job_room, sizeof *p->job, e)) return NULL;
@@ -80,6 +85,33 @@ struct kvc_device_op kvc_program_op_of(uint32_t kind, const struct kvc_shape *sh
                                   .dim = (uint32_t)shape->dim};
 }
 
+int kvc_program_keep(struct kvc_program *p, const void *source, uint32_t which, size_t n,
+                     void **bytes, uint64_t *address, struct kvc_error *e) {
+    const struct kvc_program_key key = {source, 0, which};
+    return p->keep(p->owner, &key, n, bytes, address, e);
+}
+
+int kvc_program_keep_copy(struct kvc_program *p, const void *source, uint32_t which,
+                          const void *bytes, size_t n, uint64_t *address, struct kvc_error *e) {
+    void *room;
+    if (kvc_program_keep(p, source, which, n, &room, address, e)) return -1;
+    if (room) memcpy(room, bytes, n);
+    return 0;
+}
+
+int kvc_program_keep_halves(struct kvc_program *p, const struct kvc_section *s, size_t n,
+                            uint64_t *address, struct kvc_error *e) {
+    void *room;
+    if (kvc_program_keep(p, s->data, 0, n * sizeof(float), &room, address, e)) return -1;
+    return room ? kvc_halves_take(room, s, n, e) : 0;
+}
+
+void *kvc_program_table(struct kvc_program *p, size_t n, uint64_t *address, struct kvc_error *e) {
+    void *room = p->table(p->owner, n ? n : 1, address);
+    if (!room) kvc_fail_memory(e, "a table");
+    return room;
+}
+
 uint64_t kvc_program_bytes(struct kvc_program *p, const struct kvc_section *s, size_t n,
                            const uint8_t **bytes, struct kvc_error *e) {
     if (s->raw_size != n || (s->coder == KVC_CODER_STORE && s->size != n)) {
@@ -94,23 +126,16 @@ uint64_t kvc_program_bytes(struct kvc_program *p, const struct kvc_section *s, s
         return address;
     }
     uint64_t address; /* the CPU decodes what zstd coded */
-    uint8_t *room = p->table(p->owner, n ? n : 1, &address);
-    if (!room) {
-        kvc_fail_memory(e, "a section");
-        return 0;
-    }
-    if (kvc_section_decode(s, room, n, e)) return 0;
+    uint8_t *room = kvc_program_table(p, n, &address, e);
+    if (!room || kvc_section_decode(s, room, n, e)) return 0;
     if (bytes) *bytes = room;
     return address;
 }
 
 uint64_t kvc_program_copy(struct kvc_program *p, const void *bytes, size_t n, struct kvc_error *e) {
     uint64_t address = 0;
-    void *room = p->table(p->owner, n ? n : 1, &address);
-    if (!room) {
-        kvc_fail_memory(e, "a table");
-        return 0;
-    }
+    void *room = kvc_program_table(p, n, &address, e);
+    if (!room) return 0;
     memcpy(room, bytes, n);
     return address;
 }
@@ -167,7 +192,7 @@ int kvc_program_raw(struct kvc_program *p, const struct kvc_section *sections, s
         return kvc_fail(e, KVC_ERR_DAMAGED, "section RAW is not stored as it is");
     if (!(op.words.from = kvc_program_bytes(p, sections, size, NULL, e))) return -1;
     op.words.size = info->size;
-    return kvc_program_begin(p, shape->tokens, e) || kvc_program_op(p, &op, e) ? -1 : 1;
+    return kvc_program_first(p, shape->tokens, &op, e) ? -1 : 1;
 }
 
 /* Converts values between stages of different dtypes. */

@@ -83,11 +83,27 @@ struct kvc_device_job *kvc_program_job(struct kvc_program *p, uint32_t kind, str
 /* Returns an operation over matrices of this shape, without operands. */
 struct kvc_device_op kvc_program_op_of(uint32_t kind, const struct kvc_shape *shape);
 
+/* Begins the matrix by one operation. */
+int kvc_program_first(struct kvc_program *p, uint64_t rows, const struct kvc_device_op *op,
+                      struct kvc_error *e);
+
+/* Find or make a table that stays on the device, of n bytes: as keep() does for the address
+ * `source` and the number `which`; and a copy of `bytes`, or n numbers out of a section of halves
+ * (floats.md), whose bytes are the source. */
+int kvc_program_keep(struct kvc_program *p, const void *source, uint32_t which, size_t n,
+                     void **bytes, uint64_t *address, struct kvc_error *e);
+int kvc_program_keep_copy(struct kvc_program *p, const void *source, uint32_t which,
+                          const void *bytes, size_t n, uint64_t *address, struct kvc_error *e);
+int kvc_program_keep_halves(struct kvc_program *p, const struct kvc_section *s, size_t n,
+                            uint64_t *address, struct kvc_error *e);
+
 /* Returns the address of a section's n decoded bytes; *bytes, where it is not NULL, becomes their
  * place on the host. Returns 0 when the section does not have n bytes, is damaged, or there is no
  * memory. */
 uint64_t kvc_program_bytes(struct kvc_program *p, const struct kvc_section *s, size_t n,
                            const uint8_t **bytes, struct kvc_error *e);
+/* Returns room for a table of n bytes, which goes to *address of the device, or NULL. */
+void *kvc_program_table(struct kvc_program *p, size_t n, uint64_t *address, struct kvc_error *e);
 /* Return the address of a copy of n bytes, and of n bytes of scratch memory; 0 when there is no
  * memory. */
 uint64_t kvc_program_copy(struct kvc_program *p, const void *bytes, size_t n, struct kvc_error *e);

@@ -21,12 +21,20 @@ int kvc_row_runs_add(struct kvc_row_runs *r, const struct kvc_stage *stage,
     return -1;
 }
 
-static int decode_run(struct kvc_row_runs *r, struct kvc_row_run *run, struct kvc_error *e) {
-    for (unsigned i = 0; i < r->n; i++)
-        if (r->at[i].stage->rows_next(r->at[i].state, run, e)) {
-            r->failed = &r->at[i];
+/* Decodes a run of as many rows of each of n blocks, one or two. */
+static int decode_run(struct kvc_row_runs *const r[], unsigned n, struct kvc_row_run *run,
+                      struct kvc_error *e) {
+    for (unsigned i = 0; i < r[0]->n; i++) {
+        const struct kvc_stage *s = r[0]->at[i].stage;
+        const int both = n == 2 && s->rows_next_two;
+        if (both && s->rows_next_two((void *const[]){r[0]->at[i].state, r[1]->at[i].state}, run, e))
             return -1;
-        }
+        for (unsigned b = 0; b < n && !both; b++)
+            if (s->rows_next(r[b]->at[i].state, &run[b], e)) {
+                r[b]->failed = &r[b]->at[i];
+                return -1;
+            }
+    }
     return 0;
 }
 
@@ -51,14 +59,19 @@ static int room_init(struct room *m, const struct kvc_shape *shape, enum kvc_dty
     return 0;
 }
 
-/* Decodes rows [first, end). */
-static int decode_rows(struct kvc_row_runs *r, const struct room *m, size_t first, size_t end,
-                       const float *from, uint8_t *to, enum kvc_dtype dtype, struct kvc_error *e) {
+/* Decodes rows [first, end) of each of n blocks. */
+static int decode_rows(struct kvc_row_runs *const r[], unsigned n, const struct room *m,
+                       size_t first, size_t end, const float *from, uint8_t *const to[],
+                       enum kvc_dtype dtype, struct kvc_error *e) {
     for (size_t i = first; i < end; i += m->rows) {
-        struct kvc_row_run run = {i, end - i < m->rows ? end - i : m->rows, m->run[0], m->spare[0]};
-        if (from) memcpy(run.rows, from + i * m->width, run.n * m->width * sizeof *from);
-        if (decode_run(r, &run, e)) return -1;
-        kvc_from_floats(to + i * m->width * m->size, run.rows, run.n * m->width, dtype);
+        const size_t rows = end - i < m->rows ? end - i : m->rows;
+        struct kvc_row_run run[2];
+        for (unsigned b = 0; b < n; b++)
+            run[b] = (struct kvc_row_run){i, rows, m->run[b], m->spare[b]};
+        if (from) memcpy(run[0].rows, from + i * m->width, rows * m->width * sizeof *from);
+        if (decode_run(r, n, run, e)) return -1;
+        for (unsigned b = 0; b < n; b++)
+            kvc_from_floats(to[b] + i * m->width * m->size, run[b].rows, rows * m->width, dtype);
     }
     return 0;
 }
@@ -67,22 +80,9 @@ int kvc_row_runs_decode(struct kvc_row_runs *r, const struct kvc_shape *shape, f
                         uint8_t *to, enum kvc_dtype dtype, struct kvc_error *e) {
     struct room m;
     if (room_init(&m, shape, dtype, 1, e)) return -1;
-    const int status = decode_rows(r, &m, 0, (size_t)shape->tokens, from, to, dtype, e);
+    const int status = decode_rows(&r, 1, &m, 0, (size_t)shape->tokens, from, &to, dtype, e);
     free(m.run[0]);
     return status;
-}
-
-static int decode_run_of_two(struct kvc_row_runs *const r[2], struct kvc_row_run run[2],
-                             struct kvc_error *e) {
-    for (unsigned i = 0; i < r[0]->n; i++) {
-        const struct kvc_stage *s = r[0]->at[i].stage;
-        void *const state[] = {r[0]->at[i].state, r[1]->at[i].state};
-        if (s->rows_next_two
-                ? s->rows_next_two(state, run, e)
-                : s->rows_next(state[0], &run[0], e) || s->rows_next(state[1], &run[1], e))
-            return -1;
-    }
-    return 0;
 }
 
 int kvc_row_runs_decode_two(struct kvc_row_runs *const r[2], const struct kvc_shape *const shape[2],
@@ -91,17 +91,9 @@ int kvc_row_runs_decode_two(struct kvc_row_runs *const r[2], const struct kvc_sh
                  both = rows[0] < rows[1] ? rows[0] : rows[1];
     struct room m;
     if (room_init(&m, shape[0], dtype, 2, e)) return -1;
-    int status = 0;
-    for (size_t i = 0, n; i < both && !status; i += n) {
-        struct kvc_row_run run[2];
-        n = both - i < m.rows ? both - i : m.rows;
-        for (int b = 0; b < 2; b++) run[b] = (struct kvc_row_run){i, n, m.run[b], m.spare[b]};
-        status = decode_run_of_two(r, run, e);
-        for (int b = 0; b < 2 && !status; b++)
-            kvc_from_floats(to[b] + i * m.width * m.size, run[b].rows, n * m.width, dtype);
-    }
+    int status = decode_rows(r, 2, &m, 0, both, NULL, to, dtype, e);
     for (int b = 0; b < 2 && !status; b++)
-        status = decode_rows(r[b], &m, both, rows[b], NULL, to[b], dtype, e);
+        status = decode_rows(&r[b], 1, &m, both, rows[b], NULL, &to[b], dtype, e);
     free(m.run[0]);
     return status;
 }
@@ -109,7 +101,9 @@ int kvc_row_runs_decode_two(struct kvc_row_runs *const r[2], const struct kvc_sh
 int kvc_row_runs_end(struct kvc_row_runs *r, int done, struct kvc_error *e) {
     int status = 0;
     for (unsigned i = 0; i < r->n; i++)
-        if (r->at[i].stage->rows_end(r->at[i].state, done && !status, e)) {
+        if (!r->at[i].stage->rows_end) {
+            free(r->at[i].state);
+        } else if (r->at[i].stage->rows_end(r->at[i].state, done && !status, e)) {
             r->failed = &r->at[i];
             status = -1;
         }

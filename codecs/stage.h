@@ -134,7 +134,8 @@ struct kvc_stage {
      * passes several stages while it is in the core's caches. rows_begin() is called as decode()
      * is, but block->rows is unset; it may make a state, and keep `block`, whose shape, profile and
      * step may be others afterwards. rows_next() gets all rows in order, run after run. rows_end()
-     * frees the state (NULL too); where `done`, it refuses sections with more than the rows. */
+     * frees the state (NULL too); where `done`, it refuses sections with more than the rows. NULL:
+     * free(). */
     int (*rows_begin)(const struct kvc_stage_args *args, const struct kvc_stored *stored,
                       const struct kvc_block *block, void **state, struct kvc_error *e);
     int (*rows_next)(void *state, struct kvc_row_run *run, struct kvc_error *e);

@@ -16,6 +16,8 @@ enum {
     KVC_CODE_BITS = 11
 };
 
-extern const uint16_t kvc_code_frequency[KVC_CODE_TABLES][KVC_CODE_SYMBOLS];
+/* Frequencies of 0, 1, 2 ... in each table, 0 from the first value on that has no symbol. Negative
+ * values have those of the positive ones; the escape has what is left of 2^KVC_CODE_BITS. */
+extern const uint16_t kvc_code_half[KVC_CODE_TABLES][KVC_CODE_MIDDLE];
 
 #endif

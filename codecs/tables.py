@@ -7,8 +7,9 @@ The tables are part of the format: this program says where they come from, and i
 """
 
 from math import erfc, exp, sqrt
+from textwrap import fill
 
-TABLES, LOWEST, WHOLE, MIDDLE, ESCAPE = 32, -3.4, 2048, 63, 127
+TABLES, LOWEST, WHOLE = 32, -3.4, 2048
 
 
 def tail(x):
@@ -22,35 +23,29 @@ def probabilities(scale):
 
 
 def table(scale):
-    """Frequencies of symbols: value + 63, and 127 for what has none; symmetric, each at least 1, the sum 2048."""
+    """Frequencies of 0, 1, 2 ... up to the last value with a symbol, each at least 1. Both signs and the escape sum to 2048."""
     p = probabilities(scale)
     most = max(k for k in range(1, 63) if k == 1 or p[k] * WHOLE >= 0.35)
     f = [0] + [max(1, round(p[k] * WHOLE)) for k in range(1, most + 1)]
     escape = max(1, round(2 * tail((most + 0.5) / scale) * WHOLE))
-    zero = WHOLE - escape - 2 * sum(f)
-    while zero < f[1]:  # wide tables: what rounding up took is taken back from the most frequent
+    f[0] = WHOLE - escape - 2 * sum(f)
+    while f[0] < f[1]:  # wide tables: what rounding up took is taken back from the most frequent
         k = max(range(1, most + 1), key=lambda k: f[k])
         f[k] -= 1
-        zero += 2
-    row = [0] * 128
-    row[MIDDLE], row[ESCAPE] = zero, escape
-    for k in range(1, most + 1):
-        row[MIDDLE - k] = row[MIDDLE + k] = f[k]
-    assert sum(row) == WHOLE and max(row) < WHOLE
-    return row
+        f[0] += 2
+    assert f[0] + 2 * sum(f[1:]) < WHOLE
+    return f
 
 
 def main():
     print("/* tables.c: the frequency tables of the stage `code`; made by tables.py, which describes them. */")
     print('#include "codecs/tables.h"\n')
     print("/* clang-format off */")
-    print("const uint16_t kvc_code_frequency[KVC_CODE_TABLES][KVC_CODE_SYMBOLS] = {")
+    print("const uint16_t kvc_code_half[KVC_CODE_TABLES][KVC_CODE_MIDDLE] = {")
     for i in range(TABLES):
-        row = table(2 ** (LOWEST + 0.2 * i))
-        print(f"    {{ /* scale 2^{LOWEST + 0.2 * i:.1f} */")
-        for at in range(0, 128, 16):
-            print("        " + ", ".join(str(x) for x in row[at:at + 16]) + ",")
-        print("    },")
+        scale = LOWEST + 0.2 * i
+        numbers = ", ".join(str(x) for x in table(2 ** scale))
+        print(fill(f"{{ /* scale 2^{scale:.1f} */ {numbers}}},", 96, initial_indent="    ", subsequent_indent="     "))
     print("};")
     print("/* clang-format on */")
 

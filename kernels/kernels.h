@@ -265,8 +265,8 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
 /* clang-format off */
 #define KVC_KERNELS_REST(X, isa) \
     X(split_planes, isa) X(merge_planes, isa) X(transpose_2, isa) X(copy_pieces, isa) X(f16_to_f32, isa) \
-    X(cut_words, isa) X(join_words, isa) X(cut_rotated, isa) X(pack_bits, isa) \
-    X(model_angles, isa) X(f32_to_f16, isa) \
+    X(bf16_to_f32, isa) X(cut_words, isa) X(join_words, isa) X(cut_rotated, isa) X(pack_bits, isa) \
+    X(model_angles, isa) X(f32_to_f16, isa) X(add_scaled, isa) X(angles, isa) \
     X(widen_ranges, isa) X(range, isa) X(find_beyond, isa) X(quantise, isa) X(dequantise, isa) X(dequantise_add, isa) \
     X(multiply_rows, isa) X(add_squares, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
     X(exponentials, isa) X(turn_pairs, isa) X(small_codes, isa)
@@ -276,8 +276,8 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
 #define KVC_KERNELS_MODEL(X, isa) X(model_words, isa) X(model_sums, isa)
 /* clang-format off */
 #define KVC_KERNELS_WIDE(X, isa) \
-    X(join_rotated, isa) X(unpack_bits, isa) X(f32_to_bf16, isa) X(bf16_to_f32, isa) X(add_scaled, isa) \
-    X(symbols_to_floats, isa) X(round_codes, isa) X(codes_to_symbols, isa) X(angles, isa) X(turn_halves, isa)
+    X(join_rotated, isa) X(unpack_bits, isa) X(f32_to_bf16, isa) X(symbols_to_floats, isa) \
+    X(round_codes, isa) X(codes_to_symbols, isa) X(turn_halves, isa)
 /* clang-format on */
 #define KVC_KERNELS_TRANSFORM(X, isa) \
     X(multiply_tiles, isa) X(multiply_sparse, isa) X(add_gram, isa)

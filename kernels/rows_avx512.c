@@ -1,7 +1,6 @@
-/* rows_avx512.c: AVX-512 twins of what every value passes on its way: bfloat16 (kernels_ref.c,
- * quant_ref.c), sums of rows (products_ref.c), codes, symbols and RoPE of the transform codec
- * (transform_ref.c); same bytes for every input. Not for products (transform_avx512.c). Not
- * compiled on other machines. */
+/* rows_avx512.c: AVX-512 twins of what every value passes on its way: bfloat16 (quant_ref.c),
+ * codes, symbols and RoPE of the transform codec (transform_ref.c); same bytes for every input. Not
+ * for products (transform_avx512.c). Not compiled on other machines. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
@@ -28,26 +27,6 @@ void kvc_f32_to_bf16_avx512(uint8_t *dst, const float *src, size_t n) {
         _mm256_storeu_si256((__m256i *)(void *)(dst + 2 * i),
                             _mm512_cvtepi32_epi16(bf16_words(src + i)));
     kvc_f32_to_bf16_ref(dst + 2 * i, src + i, n - i);
-}
-
-void kvc_bf16_to_f32_avx512(float *dst, const uint8_t *src, size_t n) {
-    size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        const __m512i words = _mm512_cvtepu16_epi32(
-            _mm256_loadu_si256((const __m256i *)(const void *)(src + 2 * i)));
-        _mm512_storeu_si512(dst + i, _mm512_slli_epi32(words, 16));
-    }
-    kvc_bf16_to_f32_ref(dst + i, src + 2 * i, n - i);
-}
-
-void kvc_add_scaled_avx512(float *y, const float *x, float s, size_t n) {
-    const __m512 factor = _mm512_set1_ps(s);
-    size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        const __m512 product = _mm512_mul_ps(factor, _mm512_loadu_ps(x + i));
-        _mm512_storeu_ps(y + i, _mm512_add_ps(_mm512_loadu_ps(y + i), product));
-    }
-    kvc_add_scaled_ref(y + i, x + i, s, n - i);
 }
 
 uint16_t kvc_symbols_to_floats_avx512(float *y, const uint16_t *symbols, size_t n, uint16_t middle,
@@ -109,22 +88,6 @@ size_t kvc_codes_to_symbols_avx512(uint16_t *symbols, uint16_t *others, const in
                                                  n - i, middle);
     for (size_t j = 0; j < left; j++) others[found++] = (uint16_t)(i + rest[j]);
     return found;
-}
-
-void kvc_angles_avx512(float *cosine, float *sine, const double *a, const double *b, size_t n) {
-    size_t i = 0;
-    for (; i + LANES / 2 <= n; i += LANES / 2) {
-        const __m512d ac = _mm512_loadu_pd(a + i), as = _mm512_loadu_pd(a + n + i);
-        const __m512d bc = _mm512_loadu_pd(b + i), bs = _mm512_loadu_pd(b + n + i);
-        _mm256_storeu_ps(cosine + i, _mm512_cvtpd_ps(_mm512_sub_pd(_mm512_mul_pd(ac, bc),
-                                                                   _mm512_mul_pd(as, bs))));
-        _mm256_storeu_ps(sine + i, _mm512_cvtpd_ps(_mm512_add_pd(_mm512_mul_pd(ac, bs),
-                                                                 _mm512_mul_pd(as, bc))));
-    }
-    for (; i < n; i++) {
-        cosine[i] = (float)(a[i] * b[i] - a[n + i] * b[n + i]);
-        sine[i] = (float)(a[i] * b[n + i] + a[n + i] * b[i]);
-    }
 }
 
 void kvc_turn_halves_avx512(float *u, float *v, const float *cosine, const float *sine, size_t n) {

@@ -1,6 +1,6 @@
-/* transform_avx512.c: AVX-512 twins of the products of the transform codec (transform_ref.c,
- * products_ref.c), same bytes for every input. Not for codes, symbols and RoPE (rows_avx512.c), and
- * not compiled on other machines. */
+/* transform_avx512.c: AVX-512 twins of products (transform_ref.c: few coefficients; products_ref.c:
+ * tiles, Gram matrices), same bytes for every input. Not for codes, symbols and RoPE
+ * (rows_avx512.c), and not compiled on other machines. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
@@ -100,11 +100,25 @@ void kvc_multiply_sparse_avx512(float *y, size_t y_stride, const float *a, size_
     }
 }
 
-/* `tiles` tiles of `rows` rows, at most sixteen sums: each vector of b serves all rows, each
- * coefficient all tiles. Constant numbers, so that the sums stay in registers. */
-static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride, const float *a,
-                                                       size_t a_stride, size_t rows, const float *b,
-                                                       size_t k, size_t tiles) {
+/* The factors of sums: term j of row r is a[r * row + j * step]. */
+struct factors {
+    const float *a;
+    size_t row, step;
+};
+/* Their vectors: that of tile t and term j begins at b[t * tile + j * step]; the last tile's are
+ * under a mask. */
+struct columns {
+    const float *b;
+    size_t tile, step;
+    __mmask16 last;
+};
+
+/* Sums of k terms in `tiles` vectors of `rows` rows, at most sixteen: each vector of b serves all
+ * rows, each factor all tiles. Constant numbers, so that the sums stay in registers. */
+static inline __attribute__((always_inline)) void sum_tiles(float *y, size_t y_stride,
+                                                            struct factors f, size_t rows,
+                                                            struct columns c, size_t k,
+                                                            size_t tiles) {
     __m512 sum[16];
 #pragma GCC unroll 16
     for (size_t i = 0; i < rows * tiles; i++) sum[i] = _mm512_setzero_ps();
@@ -112,13 +126,14 @@ static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride
         __m512 row[4];
 #pragma GCC unroll 4
         for (size_t t = 0; t < tiles; t++) {
-            row[t] = _mm512_loadu_ps(b + (t * k + j) * KVC_TILE);
+            row[t] = _mm512_maskz_loadu_ps(t + 1 < tiles ? 0xffff : c.last,
+                                           c.b + t * c.tile + j * c.step);
             /* stays in a register: compilers would load it for each row */
             if (rows > 1) __asm__("" : "+v"(row[t]));
         }
 #pragma GCC unroll 16
         for (size_t r = 0; r < rows; r++) {
-            __m512 factor = _mm512_set1_ps(a[r * a_stride + j]);
+            __m512 factor = _mm512_set1_ps(f.a[r * f.row + j * f.step]);
             if (tiles > 1) __asm__("" : "+v"(factor));
 #pragma GCC unroll 4
             for (size_t t = 0; t < tiles; t++)
@@ -129,7 +144,14 @@ static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride
     for (size_t r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (size_t t = 0; t < tiles; t++)
-            _mm512_storeu_ps(y + r * y_stride + t * KVC_TILE, sum[r * tiles + t]);
+            _mm512_storeu_ps(y + r * y_stride + t * LANES, sum[r * tiles + t]);
+}
+
+static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride, const float *a,
+                                                       size_t a_stride, size_t rows, const float *b,
+                                                       size_t k, size_t tiles) {
+    sum_tiles(y, y_stride, (struct factors){a, a_stride, 1}, rows,
+              (struct columns){b, k * KVC_TILE, KVC_TILE, 0xffff}, k, tiles);
 }
 
 static void one_tile(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows,
@@ -154,6 +176,43 @@ void kvc_multiply_tiles_avx512(float *y, size_t y_stride, const float *a, size_t
         four_tiles(y, y_stride, a, a_stride, rows, b, k);
     for (; tiles; tiles--, y += KVC_TILE, b += k * KVC_TILE)
         one_tile(y, y_stride, a, a_stride, rows, b, k);
+}
+
+enum { ROWS = 8 }; /* of a Gram matrix that are summed up at once, two vectors of each */
+
+/* gram[c] += sum[c] where the mask has bit c. */
+static inline void add_sums(double *gram, const float *sum, __mmask16 mask) {
+    for (unsigned at = 0; at < LANES; at += 8) {
+        const __mmask8 part = (__mmask8)(mask >> at & 255);
+        const __m512d more = _mm512_cvtps_pd(_mm256_loadu_ps(sum + at));
+        _mm512_mask_storeu_pd(gram + at, part,
+                              _mm512_add_pd(_mm512_maskz_loadu_pd(part, gram + at), more));
+    }
+}
+
+void kvc_add_gram_avx512(double *gram, const float *x, size_t n, size_t stride, size_t dim) {
+    float y[ROWS * 2 * LANES];
+    for (size_t i = 0, rows; i < dim; i += rows) {
+        const struct factors f = {x + i, 1, stride};
+        rows = dim - i >= ROWS ? ROWS : 1;
+        for (size_t j = i; j < dim; j += 2 * LANES) {
+            const size_t wide = dim - j > LANES ? 2 : 1;
+            const struct columns c = {x + j, LANES, stride,
+                                      first_lanes(dim - j - LANES * (wide - 1))};
+            if (rows == ROWS && wide == 2) sum_tiles(y, 2 * LANES, f, ROWS, c, n, 2);
+            else if (rows == ROWS) sum_tiles(y, 2 * LANES, f, ROWS, c, n, 1);
+            else if (wide == 2) sum_tiles(y, 2 * LANES, f, 1, c, n, 2);
+            else sum_tiles(y, 2 * LANES, f, 1, c, n, 1);
+            for (size_t r = 0; r < rows; r++)
+                for (size_t v = 0; v < wide; v++) {
+                    const size_t first = j + LANES * v; /* channels before i + r are below the
+                                                           diagonal */
+                    const __mmask16 below = i + r > first ? first_lanes(i + r - first) : 0;
+                    add_sums(gram + (i + r) * dim + first, y + (2 * r + v) * LANES,
+                             (__mmask16)((v + 1 < wide ? 0xffff : c.last) & ~below));
+                }
+        }
+    }
 }
 
 #else

@@ -152,9 +152,7 @@ static int decode_here(struct kvc_batch *b, const struct kvc_batch_block *x, str
     op.words.size = g->from == KVC_DEVICE_F32                                 ? 4
                     : g->from == KVC_DEVICE_F16 || g->from == KVC_DEVICE_BF16 ? 2
                                                                               : 1;
-    if (kvc_program_begin(&b->program, rows, e)) return -1;
-    if (kvc_program_op(&b->program, &op, e)) return -1;
-    return 0;
+    return kvc_program_first(&b->program, rows, &op, e);
 }
 
 /* Returns the number by which levels of tensors are in order; all rows are one level where no
@@ -284,8 +282,8 @@ static int add_small(struct kvc_batch *b, const struct kvc_batch_block *x, struc
     void *room;
     if (!b->inputs || !b->inputs(b->owner, x->tensor, x->block, &to)) return 0;
     if (kvc_inputs_made_by(b->cache, x->tensor, &small, &turn, e)) return -1;
-    const struct kvc_program_key key = {small->mean, 0, 0};
-    if (batch_keep(b, &key, 2 * small->width * sizeof(float), &room, &op.small.numbers, e))
+    if (kvc_program_keep(&b->program, small->mean, 0, 2 * small->width * sizeof(float), &room,
+                         &op.small.numbers, e))
         return -1;
     if (room) {
         memcpy(room, small->mean, small->width * sizeof(float));

@@ -75,12 +75,11 @@ static int encoder_fast_measure(struct fast *f, struct kvc_error *e) {
             .bias = kvc_room_at(r, at->bias + (size_t)i * f->channels * sizeof(uint16_t)),
             .count = kvc_room_at(r, at->count + (size_t)i * 256 * sizeof(uint32_t)),
             .mantissa = f->mantissa};
-        for (uint32_t c = 0; c < f->channels; c += KVC_ENCODE_COLUMNS) {
-            struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_EXPONENTS, i, 0, e);
-            if (!item) return -1;
-            item->column = c;
-            item->columns = f->channels - c < KVC_ENCODE_COLUMNS ? f->channels - c
-                                                                 : KVC_ENCODE_COLUMNS;
+        struct kvc_device_item item = {.kind = KVC_ENCODE_EXPONENTS, .index = i};
+        for (; item.column < f->channels; item.column += KVC_ENCODE_COLUMNS) {
+            const uint32_t left = f->channels - item.column;
+            item.columns = left < KVC_ENCODE_COLUMNS ? left : KVC_ENCODE_COLUMNS;
+            if (kvc_encode_items(j, item, 1, 1, e)) return -1;
         }
         if (kvc_encode_digests(j, i, 0, (uint32_t)j->start[i], j->rows[i], j->start[i], 0, e))
             return -1;
@@ -112,11 +111,9 @@ static int cut(struct fast *f, struct kvc_error *e) {
         b->escapes = kvc_room_at(r, at->escapes + tile * sizeof(struct kvc_encode_escapes));
         b->list = kvc_room_at(r, at->list);
         b->list_used = kvc_room_at(r, at->used_list);
-        for (uint32_t t = 0; t < tiles_of(f, i); t++) {
-            struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_FAST, i, 0, e);
-            if (!item) return -1;
-            item->first = t;
-        }
+        if (kvc_encode_items(j, (struct kvc_device_item){.kind = KVC_ENCODE_FAST, .index = i},
+                             (uint32_t)tiles_of(f, i), 1, e))
+            return -1;
         tile += tiles_of(f, i);
     }
     if (kvc_room_send(r, at->bias, KVC_ROOM_SMALL, at->bias,

@@ -7,45 +7,37 @@
 
 enum { DIGEST_ROWS = 32, GATHERED_ROWS = 8 }; /* of an item: one lane a row of a digest */
 
-struct kvc_device_item *kvc_encode_item(struct kvc_encode_job *j, uint32_t kind, uint32_t index,
-                                        uint32_t level, struct kvc_error *e) {
-    if (j->n_items == j->item_room) {
-        const size_t room = j->item_room ? 2 * j->item_room : 1024;
-        struct kvc_device_item *grown = kvc_realloc(j->item, room, sizeof *grown);
-        if (!grown) {
-            kvc_fail_memory(e, "items of a launch");
-            return NULL;
-        }
+int kvc_encode_items(struct kvc_encode_job *j, struct kvc_device_item like, uint32_t rows,
+                     uint32_t each, struct kvc_error *e) {
+    const size_t n = j->n_items + (rows + each - 1) / each;
+    if (n > j->item_room) {
+        struct kvc_device_item *grown = kvc_realloc(j->item, 2 * n, sizeof *grown);
+        if (!grown) return kvc_fail_memory(e, "items of a launch");
         j->item = grown;
-        j->item_room = room;
+        j->item_room = 2 * n;
     }
-    struct kvc_device_item *item = &j->item[j->n_items++];
-    *item = (struct kvc_device_item){.kind = kind, .index = index, .level = level};
-    return item;
+    for (uint32_t at = 0; at < rows; at += each, like.first += each, like.seed += each) {
+        like.rows = rows - at < each ? rows - at : each;
+        j->item[j->n_items++] = like;
+    }
+    return 0;
 }
 
 int kvc_encode_digests(struct kvc_encode_job *j, uint32_t index, uint32_t target, uint32_t first,
                        uint32_t rows, uint64_t seed, uint32_t level, struct kvc_error *e) {
-    for (uint32_t at = 0; at < rows; at += DIGEST_ROWS) {
-        struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_DIGEST, index, level, e);
-        if (!item) return -1;
-        item->head = target;
-        item->first = first + at;
-        item->rows = rows - at < DIGEST_ROWS ? rows - at : DIGEST_ROWS;
-        item->seed = (uint32_t)(seed + at);
-    }
-    return 0;
+    const struct kvc_device_item like = {.kind = KVC_ENCODE_DIGEST,
+                                         .index = index,
+                                         .head = target,
+                                         .first = first,
+                                         .seed = (uint32_t)seed,
+                                         .level = level};
+    return kvc_encode_items(j, like, rows, DIGEST_ROWS, e);
 }
 
 int kvc_encode_gathers(struct kvc_encode_job *j, uint32_t index, uint32_t first, uint32_t end,
                        struct kvc_error *e) {
-    for (uint32_t t = first; t < end; t += GATHERED_ROWS) {
-        struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_GATHER, index, 0, e);
-        if (!item) return -1;
-        item->first = t;
-        item->rows = end - t < GATHERED_ROWS ? end - t : GATHERED_ROWS;
-    }
-    return 0;
+    const struct kvc_device_item like = {.kind = KVC_ENCODE_GATHER, .index = index, .first = first};
+    return kvc_encode_items(j, like, end - first, GATHERED_ROWS, e);
 }
 
 /* Offsets of the parts of a launch. */

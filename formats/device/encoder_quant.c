@@ -129,14 +129,8 @@ static int add_ranges(struct quant *q, uint32_t i, struct kvc_error *e) {
                                   .axis = l->axis,
                                   .group = (uint32_t)l->group,
                                   .by_head = class_of(b)->n_spans > 1};
-    for (size_t p = 0; p < class_of(b)->params; p += GROUPS) {
-        struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_RANGES, i, 0, e);
-        if (!item) return -1;
-        item->first = (uint32_t)p;
-        item->rows = (uint32_t)(class_of(b)->params - p < GROUPS ? class_of(b)->params - p
-                                                                 : GROUPS);
-    }
-    return 0;
+    return kvc_encode_items(j, (struct kvc_device_item){.kind = KVC_ENCODE_RANGES, .index = i},
+                            (uint32_t)class_of(b)->params, GROUPS, e);
 }
 
 /* Copies the rows that `tail` keeps, and adds their digest. */
@@ -211,11 +205,10 @@ static int add_codes(struct quant *q, uint32_t i, struct kvc_error *e) {
     to->inverse = kvc_room_at(j->room, b->inverse);
     to->codes = kvc_room_at(j->room, b->codes);
     to->decoded = kvc_room_at(j->room, b->decoded);
-    for (size_t first = 0; first * KVC_ENCODE_TILE < class_of(b)->codes; first++) {
-        struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_QUANT, i, 0, e);
-        if (!item) return -1;
-        item->first = (uint32_t)first;
-    }
+    const size_t tiles = (class_of(b)->codes + KVC_ENCODE_TILE - 1) / KVC_ENCODE_TILE;
+    if (kvc_encode_items(j, (struct kvc_device_item){.kind = KVC_ENCODE_QUANT, .index = i},
+                         (uint32_t)tiles, 1, e))
+        return -1;
     const int64_t size = kvc_dtype_info(j->shape.dtype)->size;
     j->target[target] = (struct kvc_device_target){.base = to->decoded,
                                                    .pages = b->own,

@@ -31,9 +31,10 @@ struct kvc_encode_job {
     size_t n_items, item_room;
 };
 
-/* Adds an item. Returns NULL when out of memory; valid until the next item is added. */
-struct kvc_device_item *kvc_encode_item(struct kvc_encode_job *j, uint32_t kind, uint32_t index,
-                                        uint32_t level, struct kvc_error *e);
+/* Adds items like this one, for `rows` rows (or groups, or tiles) from like.first on, of `each` of
+ * them or fewer. */
+int kvc_encode_items(struct kvc_encode_job *j, struct kvc_device_item like, uint32_t rows,
+                     uint32_t each, struct kvc_error *e);
 /* Adds items for the digests of rows [first, first + rows) of a target, of which the first has
  * number `seed` in its tensor. */
 int kvc_encode_digests(struct kvc_encode_job *j, uint32_t index, uint32_t target, uint32_t first,

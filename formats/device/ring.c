@@ -1,7 +1,5 @@
-/* ring.c: a queue of (piece, chunk) over reader threads, or over one thread with io_uring. */
+/* ring.c: a queue of (piece, chunk) over reader threads. */
 #include "formats/device/ring.h"
-
-#include "formats/device/uring.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CHUNK = 1 << 20, DEPTH = 32 };
+enum { CHUNK = 1 << 20 };
 
 /* A part of a piece, which one reader reads at a time. */
 struct chunk {
@@ -47,7 +45,6 @@ struct kvc_ring {
     /* changed under the lock; readers check it between two reads without the lock */
     atomic_int cancelled;
 
-    struct kvc_uring *uring;
     pthread_t *thread;
     unsigned started;
 };
@@ -117,11 +114,11 @@ static ssize_t read_some(const struct kvc_ring_source *s, void *to, size_t n, ui
     return s->read ? s->read(s->state, to, n, offset) : pread(s->fd, to, n, (off_t)offset);
 }
 
-/* Reads the rest of a chunk from byte `at` of the file on. After a short direct read the next one
+/* Reads a chunk. After a short direct read the next one
  * begins at the last multiple of 4096; when it brings no further bytes, the file ends there. */
-static int read_chunk(const struct kvc_ring *r, const struct chunk *c, uint64_t at,
-                      struct kvc_error *e) {
+static int read_chunk(const struct kvc_ring *r, const struct chunk *c, struct kvc_error *e) {
     const struct kvc_ring_source *s = &r->source;
+    uint64_t at = c->begin;
     int refused = 0;
     if (s->map) {
         memcpy(c->to, s->map + c->begin, (size_t)(c->end - c->begin));
@@ -157,46 +154,9 @@ static void *reader(void *arg) {
             continue;
         }
         pthread_mutex_unlock(&r->lock);
-        int status = read_chunk(r, &c, c.begin, &e);
+        int status = read_chunk(r, &c, &e);
         pthread_mutex_lock(&r->lock);
         finish_chunk(r, &c, status, &e);
-    }
-    pthread_mutex_unlock(&r->lock);
-    return NULL;
-}
-
-/* The single reader with io_uring. read_chunk() reads chunks that the kernel does not accept, reads
- * in part, or fails to read. */
-static void *submitter(void *arg) {
-    struct kvc_ring *r = arg;
-    struct kvc_error e;
-    struct chunk c[DEPTH];
-    uint64_t idle[DEPTH]; /* a stack of the numbers that are not in flight */
-    unsigned n_idle = 0;
-    for (; n_idle < DEPTH; n_idle++) idle[n_idle] = n_idle;
-    pthread_mutex_lock(&r->lock);
-    while (n_idle < DEPTH || !over(r)) {
-        uint64_t i;
-        int32_t done = -1;
-        if (n_idle && next_chunk(r, &c[idle[n_idle - 1]])) {
-            i = idle[--n_idle];
-            pthread_mutex_unlock(&r->lock);
-            if (!kvc_uring_read(r->uring, r->source.fd, c[i].to, (uint32_t)(c[i].end - c[i].begin),
-                                c[i].begin, i)) {
-                pthread_mutex_lock(&r->lock);
-                continue;
-            }
-        } else if (n_idle < DEPTH) {
-            pthread_mutex_unlock(&r->lock);
-            done = kvc_uring_wait(r->uring, &i);
-        } else {
-            pthread_cond_wait(&r->work, &r->lock);
-            continue;
-        }
-        int status = read_chunk(r, &c[i], c[i].begin + (done > 0 ? (uint64_t)done : 0), &e);
-        idle[n_idle++] = i;
-        pthread_mutex_lock(&r->lock);
-        finish_chunk(r, &c[i], status, &e);
     }
     pthread_mutex_unlock(&r->lock);
     return NULL;
@@ -231,7 +191,7 @@ static int check(const struct kvc_ring_source *source, const struct kvc_ring_pie
 static int start_threads(struct kvc_ring *r, unsigned threads, struct kvc_error *e) {
     int error = 0;
     while (r->started < threads && !error) {
-        error = pthread_create(&r->thread[r->started], NULL, r->uring ? submitter : reader, r);
+        error = pthread_create(&r->thread[r->started], NULL, reader, r);
         if (!error) r->started++;
     }
     return r->started ? 0
@@ -255,8 +215,6 @@ int kvc_ring_start(struct kvc_ring **ring, const struct kvc_ring_source *source,
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->work, NULL);
     pthread_cond_init(&r->ready, NULL);
-    if (r->source.direct && !source->read && !source->threads_only) r->uring = kvc_uring_new(DEPTH);
-    if (r->uring) threads = 1;
     if (!threads) threads = KVC_RING_THREADS;
     r->left = calloc(n_slots, sizeof *r->left);
     r->order = calloc(n_slots, sizeof *r->order);
@@ -322,7 +280,6 @@ void kvc_ring_stop(struct kvc_ring *r) {
     if (!r) return;
     kvc_ring_cancel(r);
     for (unsigned i = 0; i < r->started; i++) pthread_join(r->thread[i], NULL);
-    kvc_uring_free(r->uring);
     pthread_cond_destroy(&r->ready);
     pthread_cond_destroy(&r->work);
     pthread_mutex_destroy(&r->lock);

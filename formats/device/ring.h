@@ -29,7 +29,6 @@ struct kvc_ring_source {
     const uint8_t *map; /* a mapped file, or memory: pieces are copied from it */
     uint64_t size;      /* of the file or the map; no piece ends after it */
     int direct;         /* 1: fd was opened with O_DIRECT, see kvc_ring_start() */
-    int threads_only;   /* 1: direct reads use threads even where the kernel has io_uring */
     /* Replaces pread(2) on fd when not NULL, for an input that is neither a file nor in memory.
      * Called from several threads. */
     ssize_t (*read)(void *state, void *to, size_t n, uint64_t offset);
@@ -46,9 +45,7 @@ struct kvc_ring;
  *
  * With source->direct, reads begin and end at multiples of KVC_RING_ALIGN. The slots must be
  * aligned to KVC_RING_ALIGN and have KVC_RING_EXTRA bytes of room beyond slot_bytes, because bytes
- * beside the piece are read into them too. Where io_uring is allowed, one thread keeps many direct
- * reads in flight; otherwise each of `threads` threads waits for one read. Reads through the page
- * cache always use threads, because they copy. Where a file system refuses direct reads (EINVAL),
+ * beside the piece are read into them too. Where a file system refuses direct reads (EINVAL),
  * O_DIRECT is cleared from fd, for all who share its open file description (a dup() shares it too),
  * and reads go through the page cache. */
 int kvc_ring_start(struct kvc_ring **r, const struct kvc_ring_source *source,

@@ -50,61 +50,11 @@ KVC_DEVICE uint32_t kvc_prefix_sum_(uint32_t *x) {
 }
 #define KVC_PREFIX_SUM(x) kvc_prefix_sum_(&(x))
 
-KVC_DEVICE unsigned kvc_count_bits(uint32_t x) {
-    return (unsigned)__popc((int)x);
-}
-KVC_DEVICE unsigned kvc_lowest_bit(uint32_t x) {
-    return (unsigned)__ffs((int)x) - 1;
-}
-/* Arithmetic that is rounded once, to nearest even. */
-KVC_DEVICE float kvc_add(float a, float b) {
-    return __fadd_rn(a, b);
-}
-KVC_DEVICE float kvc_times(float a, float b) {
-    return __fmul_rn(a, b);
-}
-KVC_DEVICE float kvc_fma(float a, float b, float c) {
-    return __fmaf_rn(a, b, c);
-}
-KVC_DEVICE float kvc_root(float a) {
-    return __fsqrt_rn(a);
-}
-/* Rounds to the nearest integer, ties to even. */
-KVC_DEVICE int32_t kvc_nearest(float a) {
-    return __float2int_rn(a);
-}
+#define KVC_EITHER(cuda, host) cuda
+
 /* Adds the products of four signed bytes each to a sum. */
 KVC_DEVICE int32_t kvc_dot_four(uint32_t a, uint32_t b, int32_t sum) {
     return __dp4a((int)a, (int)b, sum);
-}
-KVC_DEVICE double kvc_add_double(double a, double b) {
-    return __dadd_rn(a, b);
-}
-KVC_DEVICE double kvc_times_double(double a, double b) {
-    return __dmul_rn(a, b);
-}
-KVC_DEVICE float kvc_narrow(double a) {
-    return __double2float_rn(a);
-}
-KVC_DEVICE float kvc_as_float(uint32_t x) {
-    return __uint_as_float(x);
-}
-KVC_DEVICE uint32_t kvc_as_bits(float x) {
-    return __float_as_uint(x);
-}
-/* Change a number that other warps change as well. */
-KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) {
-    atomicAdd(to, x);
-}
-KVC_DEVICE void kvc_or_shared32(uint32_t *to, uint32_t x) {
-    atomicOr(to, x);
-}
-/* The same, and returns the number before. */
-KVC_DEVICE uint32_t kvc_take_shared32(uint32_t *from, uint32_t x) {
-    return atomicAdd(from, x);
-}
-KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) {
-    atomicAdd((unsigned long long *)to, (unsigned long long)x);
 }
 
 #else
@@ -141,61 +91,67 @@ KVC_DEVICE uint32_t kvc_prefix_sum_(uint32_t *x) {
 }
 #define KVC_PREFIX_SUM(x) kvc_prefix_sum_(x)
 
-KVC_DEVICE unsigned kvc_count_bits(uint32_t x) {
-    return (unsigned)__builtin_popcount(x);
-}
-KVC_DEVICE unsigned kvc_lowest_bit(uint32_t x) {
-    return (unsigned)__builtin_ctz(x);
-}
-KVC_DEVICE float kvc_add(float a, float b) {
-    return a + b;
-}
-KVC_DEVICE float kvc_times(float a, float b) {
-    return a * b;
-}
-KVC_DEVICE float kvc_fma(float a, float b, float c) {
-    return fmaf(a, b, c);
-}
-KVC_DEVICE float kvc_root(float a) {
-    return sqrtf(a);
-}
-KVC_DEVICE int32_t kvc_nearest(float a) {
-    return (int32_t)rintf(a);
-}
+#define KVC_EITHER(cuda, host) host
+
 KVC_DEVICE int32_t kvc_dot_four(uint32_t a, uint32_t b, int32_t sum) {
     for (unsigned i = 0; i < 32; i += 8) sum += (int8_t)(a >> i & 255u) * (int8_t)(b >> i & 255u);
     return sum;
 }
-KVC_DEVICE double kvc_add_double(double a, double b) {
-    return a + b;
-}
-KVC_DEVICE double kvc_times_double(double a, double b) {
-    return a * b;
-}
-KVC_DEVICE float kvc_narrow(double a) {
-    return (float)a;
-}
-KVC_DEVICE float kvc_as_float(uint32_t x) {
-    return kvc_bits_to_float(x);
-}
-KVC_DEVICE uint32_t kvc_as_bits(float x) {
-    return kvc_float_to_bits(x);
-}
-KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) {
-    *to += x;
-}
-KVC_DEVICE void kvc_or_shared32(uint32_t *to, uint32_t x) {
-    *to |= x;
-}
-KVC_DEVICE uint32_t kvc_take_shared32(uint32_t *from, uint32_t x) {
-    const uint32_t before = *from;
-    *from += x;
-    return before;
-}
-KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) {
-    *to += x;
-}
 
 #endif
+
+/* What a GPU's compiler and the host's call differently. */
+KVC_DEVICE unsigned kvc_count_bits(uint32_t x) {
+    return (unsigned)KVC_EITHER(__popc((int)x), __builtin_popcount(x));
+}
+KVC_DEVICE unsigned kvc_lowest_bit(uint32_t x) {
+    return (unsigned)KVC_EITHER(__ffs((int)x) - 1, __builtin_ctz(x));
+}
+/* Arithmetic that is rounded once, to nearest even. */
+KVC_DEVICE float kvc_add(float a, float b) {
+    return KVC_EITHER(__fadd_rn(a, b), a + b);
+}
+KVC_DEVICE float kvc_times(float a, float b) {
+    return KVC_EITHER(__fmul_rn(a, b), a * b);
+}
+KVC_DEVICE float kvc_fma(float a, float b, float c) {
+    return KVC_EITHER(__fmaf_rn(a, b, c), fmaf(a, b, c));
+}
+KVC_DEVICE float kvc_root(float a) {
+    return KVC_EITHER(__fsqrt_rn(a), sqrtf(a));
+}
+/* Rounds to the nearest integer, ties to even. */
+KVC_DEVICE int32_t kvc_nearest(float a) {
+    return KVC_EITHER(__float2int_rn(a), (int32_t)rintf(a));
+}
+KVC_DEVICE double kvc_add_double(double a, double b) {
+    return KVC_EITHER(__dadd_rn(a, b), a + b);
+}
+KVC_DEVICE double kvc_times_double(double a, double b) {
+    return KVC_EITHER(__dmul_rn(a, b), a * b);
+}
+KVC_DEVICE float kvc_narrow(double a) {
+    return KVC_EITHER(__double2float_rn(a), (float)a);
+}
+KVC_DEVICE float kvc_as_float(uint32_t x) {
+    return KVC_EITHER(__uint_as_float(x), kvc_bits_to_float(x));
+}
+KVC_DEVICE uint32_t kvc_as_bits(float x) {
+    return KVC_EITHER(__float_as_uint(x), kvc_float_to_bits(x));
+}
+/* Change a number that other warps change as well. */
+KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) {
+    KVC_EITHER(atomicAdd(to, x), *to += x);
+}
+KVC_DEVICE void kvc_or_shared32(uint32_t *to, uint32_t x) {
+    KVC_EITHER(atomicOr(to, x), *to |= x);
+}
+/* Adds, and returns the number before. */
+KVC_DEVICE uint32_t kvc_take_shared32(uint32_t *from, uint32_t x) {
+    return KVC_EITHER(atomicAdd(from, x), (*from += x) - x);
+}
+KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) {
+    KVC_EITHER(atomicAdd((unsigned long long *)to, (unsigned long long)x), *to += x);
+}
 
 #endif

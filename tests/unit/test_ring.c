@@ -2,7 +2,6 @@
  * threads and the source; where reading fails it says at which byte, and never delivers what was
  * not read. */
 #include "formats/device/ring.h"
-#include "formats/device/uring.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -185,10 +184,11 @@ static void test_file(void **unused) {
 }
 
 /* Files end anywhere within 4096 bytes. */
-static void read_direct(int threads_only) {
+static void test_direct(void **unused) {
+    (void)unused;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         struct pieces p = pieces_of(&shapes[i]);
-        struct kvc_ring_source source = {.size = p.size, .direct = 1, .threads_only = threads_only};
+        struct kvc_ring_source source = {.size = p.size, .direct = 1};
         int fd = file(p.size, &source.fd);
         assert_int_equal(fsync(fd), 0);
         if (source.fd >= 0) read_shape(&source, &p, &shapes[i]);
@@ -200,22 +200,6 @@ static void read_direct(int threads_only) {
         }
         close(source.fd);
     }
-}
-
-static void test_direct_threads(void **unused) {
-    (void)unused;
-    read_direct(1);
-}
-
-static void test_direct_uring(void **unused) {
-    (void)unused;
-    struct kvc_uring *u = kvc_uring_new(4);
-    if (!u) {
-        print_message("SKIPPED: the kernel has no io_uring, or forbids it\n");
-        skip();
-    }
-    kvc_uring_free(u);
-    read_direct(0);
 }
 
 /* --- injected reads --- */
@@ -384,10 +368,8 @@ static void test_io_error(void **unused) {
 static void test_shorter_file(void **unused) {
     (void)unused;
     struct pieces p = pieces_of(&failing);
-    for (int direct = 0; direct < 3; direct++) { /* 2: io_uring, where there is any */
-        struct kvc_ring_source source = {.size = p.size,
-                                         .direct = direct > 0,
-                                         .threads_only = direct == 1};
+    for (int direct = 0; direct < 2; direct++) {
+        struct kvc_ring_source source = {.size = p.size, .direct = direct};
         int again, fd = file(p.size, &again);
         uint64_t size = p.size / 2 + 1234;
         assert_int_equal(ftruncate(fd, (off_t)size), 0);
@@ -528,11 +510,8 @@ static void test_stop_early(void **unused) {
     struct pieces p = pieces_of(&failing);
     int direct, fd = file(p.size, &direct);
     for (uint64_t pieces = 0; pieces < 12; pieces++)
-        for (int i = 0; i < 3; i++) {
-            struct kvc_ring_source source = {.fd = i ? direct : fd,
-                                             .size = p.size,
-                                             .direct = i > 0,
-                                             .threads_only = i == 1};
+        for (int i = 0; i < 2; i++) {
+            struct kvc_ring_source source = {.fd = i ? direct : fd, .size = p.size, .direct = i};
             uint8_t *slot[MAX_SLOTS];
             struct kvc_ring *r;
             struct kvc_error e;
@@ -620,8 +599,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_map),
         cmocka_unit_test(test_file),
-        cmocka_unit_test(test_direct_threads),
-        cmocka_unit_test(test_direct_uring),
+        cmocka_unit_test(test_direct),
         cmocka_unit_test(test_short_reads),
         cmocka_unit_test(test_one_piece_many_threads),
         cmocka_unit_test(test_io_error),

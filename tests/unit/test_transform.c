@@ -63,8 +63,9 @@ static void slow_code(struct slow *s, unsigned stage) {
     for (size_t i = 0; i < values; i++) {
         unsigned lost;
         const unsigned own = index_of_class(index[i % width], s->class ? s->class[i / s->dim] : 0);
-        symbol[i] = take_symbol(&stream, (unsigned)(i % s->dim) % lanes,
-                                kvc_code_frequency[table_of(own, &lost)], 11);
+        uint16_t frequency[KVC_CODE_SYMBOLS];
+        kvc_code_frequencies(frequency, table_of(own, &lost));
+        symbol[i] = take_symbol(&stream, (unsigned)(i % s->dim) % lanes, frequency, 11);
     }
     close_stream(&stream);
     for (size_t i = 0; i < values; i++) {

@@ -8,7 +8,7 @@
 #include "codecs/eigen.h"
 #include "codecs/profile_part.h"
 #include "codecs/rope.h"
-#include "codecs/tables.h"
+#include "codecs/stages/code/code_plan.h"
 
 /* --- decoding --- */
 

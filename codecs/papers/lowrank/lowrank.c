@@ -57,28 +57,21 @@ static int lowrank_accepts(const struct kvc_stage_args *args, const struct kvc_s
 
 struct state {
     struct parts parts;
-    double *gram;      /* [part][dim][dim], upper triangles: sums of x xT over the segment */
     float *directions; /* [part][rank][dim], as they will be read */
+    double gram[];     /* [part][dim][dim], upper triangles: sums of x xT over the segment */
 };
-
-static void lowrank_end(void *state) {
-    struct state *s = state;
-    if (!s) return;
-    free(s->gram);
-    free(s->directions);
-    free(s);
-}
 
 static int lowrank_begin(const struct kvc_stage_args *args, const struct kvc_encoding *encoding,
                          const struct kvc_block *like, void **state, struct kvc_error *e) {
     (void)encoding;
-    struct state *s = calloc(1, sizeof *s);
+    const struct parts p = parts_of(args, &like->shape);
+    struct state *s = kvc_alloc_after(sizeof *s, p.n * p.dim,
+                                      p.dim * sizeof *s->gram + p.rank * sizeof *s->directions);
     if (!s) return kvc_fail_memory(e, "directions");
-    s->parts = parts_of(args, &like->shape);
-    s->gram = kvc_alloc_zeros(s->parts.n * s->parts.dim, s->parts.dim * sizeof *s->gram);
-    s->directions = kvc_alloc(s->parts.n * s->parts.rank, s->parts.dim * sizeof *s->directions);
+    s->parts = p;
+    s->directions = (float *)(s->gram + p.n * p.dim * p.dim);
     *state = s;
-    return s->gram && s->directions ? 0 : kvc_fail_memory(e, "directions");
+    return 0;
 }
 
 static int lowrank_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
@@ -165,7 +158,7 @@ static int lowrank_open_sections(const struct kvc_stage_args *args, const struct
     *s = (struct sections){.parts = parts_of(args, shape), .rows = (size_t)shape->tokens};
     s->directions = s->parts.n * s->parts.rank * s->parts.dim;
     s->coefficients = s->rows * s->parts.n * s->parts.rank;
-    if (!s->rows) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (!s->rows) return kvc_stored_none(stored, e);
     if (!(s->b = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_FACTOR_B, e)))
         return -1;
     return (s->a = kvc_section_only(stored->section, stored->n, KVC_SECTION_FACTOR_A, e)) ? 0 : -1;
@@ -199,21 +192,17 @@ static int lowrank_lower(const struct kvc_stage_args *args, const struct kvc_sto
                          struct kvc_error *e) {
     struct sections s;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_FACTORS, &block->shape);
-    void *room;
     if (lowrank_open_sections(args, stored, &block->shape, &s, e)) return -1;
     if (!s.rows) return 0;
-    const struct kvc_program_key key = {s.b->data, 0, 0};
     if (!(op.factors.coefficients = kvc_program_halves_to_end(program, s.a, s.a->data,
                                                               s.coefficients, e)) ||
-        program->keep(program->owner, &key, s.directions * sizeof(float), &room,
-                      &op.factors.directions, e) ||
-        (room && kvc_halves_take(room, s.b, s.directions, e)))
+        kvc_program_keep_halves(program, s.b, s.directions, &op.factors.directions, e))
         return -1;
     op.factors.rank = (uint32_t)s.parts.rank;
     op.factors.whole = s.parts.n == 1 && block->shape.heads != 1;
     op.factors.add = (uint32_t)block->residual;
-    if (!block->residual && kvc_program_begin(program, s.rows, e)) return -1;
-    return kvc_program_op(program, &op, e);
+    return block->residual ? kvc_program_op(program, &op, e)
+                           : kvc_program_first(program, s.rows, &op, e);
 }
 
 const struct kvc_stage kvc_stage_lowrank = {
@@ -229,7 +218,7 @@ const struct kvc_stage kvc_stage_lowrank = {
     .begin = lowrank_begin,
     .look = lowrank_look,
     .settle = lowrank_settle,
-    .end = lowrank_end,
+    .end = free,
     .encode = lowrank_encode,
     .decode = lowrank_decode,
     .lower = lowrank_lower,

@@ -45,23 +45,15 @@ struct state {
     uint32_t first_tensor;
     int second, deeper;
     uint64_t first, rows; /* of the segment */
+    uint8_t *kept;        /* by row of the segment */
     /* angle / pi between the two layers' rows; below 0: the row does not come here */
-    float *distance;
-    uint8_t *kept; /* by row of the segment */
+    float distance[];
 };
-
-static void merge_end(void *state) {
-    struct state *s = state;
-    if (!s) return;
-    free(s->distance);
-    free(s->kept);
-    free(s);
-}
 
 static int merge_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
                        const struct kvc_block *like, void **state, struct kvc_error *e) {
     (void)args, (void)like;
-    struct state *s = calloc(1, sizeof *s);
+    struct state *s = kvc_alloc_after(sizeof *s, x->segment_rows, sizeof *s->distance + 1);
     if (!s) return kvc_fail_memory(e, "pairs");
     *state = s;
     s->first_tensor = x->pair;
@@ -69,9 +61,7 @@ static int merge_begin(const struct kvc_stage_args *args, const struct kvc_encod
     s->deeper = x->deeper;
     s->first = x->first;
     s->rows = x->segment_rows;
-    s->distance = kvc_alloc(s->rows, sizeof *s->distance);
-    s->kept = calloc((size_t)s->rows + 1, 1);
-    if (!s->distance || !s->kept) return kvc_fail_memory(e, "pairs");
+    s->kept = (uint8_t *)(s->distance + s->rows);
     for (uint64_t t = 0; t < s->rows; t++) s->distance[t] = -1;
     return 0;
 }
@@ -385,7 +375,7 @@ const struct kvc_stage kvc_stage_merge = {
     .begin = merge_begin,
     .look = merge_look,
     .settle = merge_settle,
-    .end = merge_end,
+    .end = free,
     .encode = merge_encode,
     .open = merge_open,
     .decode = merge_decode,

@@ -425,8 +425,7 @@ static int outlier_open_sections(const struct kvc_stored *stored, const struct k
                                  struct opened *r, struct kvc_error *e) {
     struct vectors *const v = &r->vectors;
     memset(r, 0, sizeof *r);
-    if (stored->n_side)
-        return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
+    if (stored->n_side) return kvc_stored_no_side(stored, e);
     if (!stored->n) return 0;
     const struct kvc_section *s = r->section = kvc_section_only(stored->section, stored->n,
                                                                 KVC_SECTION_OUTLIERS, e);
@@ -500,10 +499,10 @@ static int outlier_lower(const struct kvc_stage_args *args, const struct kvc_sto
     const uint64_t base = kvc_program_bytes(program, r.section, r.section->size, NULL, e);
     if (!base) return -1;
     if (!r.each) {
-        uint32_t *start = program->table(program->owner, (v.n + 1) * sizeof *start,
-                                         &op.outliers.start),
+        uint32_t *start = kvc_program_table(program, (v.n + 1) * sizeof *start, &op.outliers.start,
+                                            e),
                  at = 0;
-        if (!start) return kvc_fail_memory(e, "outliers");
+        if (!start) return -1;
         for (size_t i = 0; i < v.n; at += r.count[i++]) start[i] = at;
         start[v.n] = at;
     }

@@ -6,6 +6,7 @@
 #include "codecs/rebuild.h"
 #include "codecs/stage.h"
 
+#include "kernels/float_bits.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -49,18 +50,11 @@ struct plan {
 /* --- encoding --- */
 
 struct state {
-    uint8_t *section;
     size_t size;
     struct kvc_stored stored; /* as a decoder will have it */
     struct kvc_section one;
+    uint8_t section[];
 };
-
-static void project_end(void *state) {
-    struct state *s = state;
-    if (!s) return;
-    free(s->section);
-    free(s);
-}
 
 /* Refuses tensors that cannot be rebuilt, or should not be. */
 static int check_source(const struct kvc_stage_args *args, const struct kvc_encoding *x,
@@ -99,11 +93,10 @@ static int project_begin(const struct kvc_stage_args *args, const struct kvc_enc
     const int norm = !source->is_hidden &&
                      (args->i[NORM] == NORM_RMS || (args->i[NORM] == NORM_AUTO && !source->normed));
     struct kvc_matrix m = {.weight = NULL};
-    struct state *s = calloc(1, sizeof *s);
+    struct state *s = kvc_alloc_after(sizeof *s, HEADER, 1);
     if (!s) return kvc_fail_memory(e, "a projection");
     *state = s;
     s->size = HEADER;
-    if (!(s->section = calloc(1, s->size))) return kvc_fail_memory(e, "a projection");
     if (!source->is_hidden) {
         if (source->rebuild->matrix(source->rebuild, source->in, &m, e)) return -1;
         memcpy(s->section + 8, m.fingerprint, KVC_FINGERPRINT_BYTES);
@@ -116,9 +109,7 @@ static int project_begin(const struct kvc_stage_args *args, const struct kvc_enc
     put_u32(s->section, source->from);
     put_u32(s->section + 4, (uint32_t)source->in);
     s->section[40] = (uint8_t)norm;
-    uint32_t epsilon;
-    memcpy(&epsilon, &m.epsilon, sizeof epsilon);
-    if (norm) put_u32(s->section + 44, epsilon);
+    if (norm) put_u32(s->section + 44, kvc_float_to_bits(m.epsilon));
     s->one = (struct kvc_section){.type = KVC_SECTION_HIDDEN,
                                   .size = (uint32_t)s->size,
                                   .raw_size = s->size,
@@ -145,15 +136,15 @@ static int copies(const struct plan *p) {
 static int read_plan(struct plan *p, const struct kvc_stored *stored, unsigned role,
                      struct kvc_error *e) {
     const struct kvc_section *s;
-    if (stored->n && kvc_section_none_left(stored->section, stored->section + stored->n, e))
-        return -1;
+    if (kvc_stored_none(stored, e)) return -1;
     if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_HIDDEN, e))) return -1;
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is too short");
     const uint8_t *d = s->data;
-    const uint32_t epsilon = get_u32(d + 44);
-    *p = (struct plan){.from = get_u32(d), .in = get_u32(d + 4), .norm = d[40]};
+    *p = (struct plan){.from = get_u32(d),
+                       .in = get_u32(d + 4),
+                       .norm = d[40],
+                       .epsilon = kvc_bits_to_float(get_u32(d + 44))};
     memcpy(p->fingerprint, d + 8, KVC_FINGERPRINT_BYTES);
-    memcpy(&p->epsilon, &epsilon, sizeof epsilon);
     if (s->size != HEADER || d[40] > 1 || d[41] || d[42] || d[43] || !p->in || p->in > 1 << 24 ||
         !isfinite(p->epsilon) || p->epsilon < 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is out of range");
@@ -249,9 +240,7 @@ static int project_decode(const struct kvc_stage_args *args, const struct kvc_st
                           struct kvc_block *block, struct kvc_error *e) {
     struct plan p = {.in = 0};
     (void)args;
-    if (!block->shape.tokens)
-        return stored->n ? kvc_section_none_left(stored->section, stored->section + stored->n, e)
-                         : 0;
+    if (!block->shape.tokens) return kvc_stored_none(stored, e);
     if (read_plan(&p, stored, block->role, e)) return -1;
     return rebuild(&p, block, block->residual ? 1 : 0, e);
 }
@@ -267,7 +256,7 @@ const struct kvc_stage kvc_stage_project = {
     .hidden = hidden,
     .begin = project_begin,
     .settle = project_settle,
-    .end = project_end,
+    .end = free,
     .encode = project_encode,
     .decode = project_decode,
 };

@@ -37,17 +37,9 @@ static size_t left_out(const struct kvc_stage_args *args, unsigned role, uint64_
 struct state {
     size_t heads, dim, out; /* out: channels of each head that are left out */
     uint8_t *pruned;        /* [head][channel] 1: left out */
-    double *mean;           /* [head][channel] */
     enum kvc_dtype own;
+    double mean[]; /* [head][channel] */
 };
-
-static void prune_end(void *state) {
-    struct state *s = state;
-    if (!s) return;
-    free(s->pruned);
-    free(s->mean);
-    free(s);
-}
 
 /* Sums over the segment's finite values: x, |x|, x^2, each [head * channel], and how many there
  * were. */
@@ -117,7 +109,8 @@ static void prune_mark(const double *score, uint8_t *pruned, size_t dim, size_t 
 
 static int prune_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
                        const struct kvc_block *like, void **state, struct kvc_error *e) {
-    struct state *s = calloc(1, sizeof *s);
+    struct state *s = kvc_alloc_after(sizeof *s, like->shape.heads,
+                                      like->shape.dim * (sizeof *s->mean + 1));
     if (!s) return kvc_fail_memory(e, "channels");
     *state = s;
     s->heads = (size_t)like->shape.heads;
@@ -131,11 +124,9 @@ static int prune_begin(const struct kvc_stage_args *args, const struct kvc_encod
     const struct kvc_shape *source = like->role == KVC_SELECT_V ? &x->value : &x->key;
     if (source->heads != s->heads || source->dim != s->dim)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "another stage has changed the channels before");
-    s->pruned = calloc(s->heads, s->dim);
-    s->mean = kvc_alloc(s->heads, s->dim * sizeof *s->mean);
+    s->pruned = (uint8_t *)(s->mean + s->heads * s->dim);
     double *scores = kvc_alloc(s->heads, s->dim * sizeof *scores);
-    int status = s->pruned && s->mean && scores ? score(args, x, like->role, s, scores, e)
-                                                : kvc_fail_memory(e, "channels");
+    int status = scores ? score(args, x, like->role, s, scores, e) : kvc_fail_memory(e, "channels");
     for (size_t h = 0; h < s->heads && !status; h++)
         prune_mark(scores + h * s->dim, s->pruned + h * s->dim, s->dim, s->out);
     free(scores);
@@ -165,6 +156,12 @@ static int prune_settle(const struct kvc_stage_args *args, void *state, uint8_t 
     return status;
 }
 
+/* Copies a value of 2 or 4 bytes. */
+static inline void copy_value(uint8_t *to, const uint8_t *from, size_t size) {
+    if (size == 2) memmove(to, from, 2);
+    else memmove(to, from, 4);
+}
+
 /* Channels of a row that are not left out, and how many. */
 static size_t list_kept(const uint8_t *bits, const uint8_t *pruned, size_t width, uint32_t *kept) {
     size_t n = 0;
@@ -176,22 +173,18 @@ static size_t list_kept(const uint8_t *bits, const uint8_t *pruned, size_t width
 static int prune_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
                         uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
-    const size_t width = s->heads * s->dim, rows = (size_t)block->shape.tokens;
+    const size_t width = s->heads * s->dim, rows = (size_t)block->shape.tokens,
+                 size = kvc_dtype_info(block->own)->size;
     (void)args, (void)stage, (void)out;
     if (!s->out) return 0;
     uint32_t *kept = kvc_alloc(width, sizeof *kept);
     if (!kept) return kvc_fail_memory(e, "channels");
     const size_t n = list_kept(NULL, s->pruned, width, kept);
     /* rows shrink, so that no value is overwritten before it is read */
-    if (kvc_dtype_info(block->own)->size == 2) {
-        uint16_t *x = (uint16_t *)(void *)block->rows;
-        for (size_t t = 0; t < rows; t++)
-            for (size_t i = 0; i < n; i++) x[t * n + i] = x[t * width + kept[i]];
-    } else {
-        uint32_t *x = (uint32_t *)(void *)block->rows;
-        for (size_t t = 0; t < rows; t++)
-            for (size_t i = 0; i < n; i++) x[t * n + i] = x[t * width + kept[i]];
-    }
+    for (size_t t = 0; t < rows; t++)
+        for (size_t i = 0; i < n; i++)
+            copy_value(block->rows + (t * n + i) * size, block->rows + (t * width + kept[i]) * size,
+                       size);
     free(kept);
     block->shape.dim -= s->out;
     return 0;
@@ -203,7 +196,7 @@ static int prune_open(const struct kvc_stage_args *args, const struct kvc_stored
     const size_t out = left_out(args, block->role, block->shape.dim),
                  dim = (size_t)block->shape.dim;
     const size_t heads = (size_t)block->shape.heads, size = kvc_dtype_info(block->own)->size;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (kvc_stored_none(stored, e)) return -1;
     if (!out) return kvc_section_none_left(next, end_side, e);
     if (!(s = kvc_section_take_stored(&next, end_side, KVC_SECTION_MASK, 0, e))) return -1;
     if (s->size != (heads * dim + 7) / 8)
@@ -265,13 +258,7 @@ static int prune_decode(const struct kvc_stage_args *args, const struct kvc_stor
         uint8_t *row = block->rows + t * width * size;
         memcpy(from, block->rows + t * n * size, n * size);
         memcpy(row, empty, width * size);
-        if (size == 2) {
-            uint16_t *to = (uint16_t *)(void *)row, *x = (uint16_t *)(void *)from;
-            for (size_t i = 0; i < n; i++) to[kept[i]] = x[i];
-        } else {
-            uint32_t *to = (uint32_t *)(void *)row, *x = (uint32_t *)(void *)from;
-            for (size_t i = 0; i < n; i++) to[kept[i]] = x[i];
-        }
+        for (size_t i = 0; i < n; i++) copy_value(row + kept[i] * size, from + i * size, size);
     }
     free(kept);
     return 0;
@@ -288,14 +275,13 @@ static int prune_lower(const struct kvc_stage_args *args, const struct kvc_store
     if (n == width) return 0;
     if (dim > KVC_DEVICE_TILE) return 1;
     const struct sections s = sections_of(args, stored);
-    const struct kvc_program_key key[2] = {{s.mask, 0, 0}, {s.mask, 0, 1}};
-    if (program->keep(program->owner, &key[0], 2 * width, &map, &op.spread.map, e)) return -1;
+    if (kvc_program_keep(program, s.mask, 0, 2 * width, &map, &op.spread.map, e)) return -1;
     uint16_t *to = map, stored_here = 0;
     for (size_t i = 0; i < width && to; i++) {
         if (i % dim == 0) stored_here = 0;
         to[i] = s.mask[i / 8] >> i % 8 & 1 ? UINT16_MAX : stored_here++;
     }
-    if (s.means && program->keep(program->owner, &key[1], 4 * width, &words, &op.spread.empty, e))
+    if (s.means && kvc_program_keep(program, s.mask, 1, 4 * width, &words, &op.spread.empty, e))
         return -1;
     uint32_t *word = words;
     for (size_t i = 0, left = 0; i < width && word; i++) {
@@ -316,7 +302,7 @@ const struct kvc_stage kvc_stage_prune = {
     .check = prune_check,
     .begin = prune_begin,
     .settle = prune_settle,
-    .end = prune_end,
+    .end = free,
     .encode = prune_encode,
     .open = prune_open,
     .decode = prune_decode,

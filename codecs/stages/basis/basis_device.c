@@ -25,33 +25,29 @@ static int lower_rows(const struct rows *from, const struct kvc_block *block,
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim,
                  stride = (dim + 3) & ~(size_t)3;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_BASIS, &block->shape);
-    const struct kvc_program_key key[] = {{from->source, 0, CODES},
-                                          {from->source, 0, PARTS},
-                                          {from->source, 0, SCALES},
-                                          {from->source, 0, CHANNELS}};
     uint32_t rows = 0;
     void *to;
-    if (program->keep(program->owner, &key[PARTS], 2 * heads * sizeof(uint32_t), &to,
-                      &op.basis.parts, e))
+    if (kvc_program_keep(program, from->source, PARTS, 2 * heads * sizeof(uint32_t), &to,
+                         &op.basis.parts, e))
         return -1;
     for (size_t h = 0; h < heads; h++) {
         const uint32_t part[2] = {rows, (uint32_t)(from->kept ? from->kept[h] : dim)};
         if (to) memcpy((uint8_t *)to + h * sizeof part, part, sizeof part);
         rows += part[1];
     }
-    if (program->keep(program->owner, &key[CODES], rows * stride, &to, &op.basis.codes, e))
+    if (kvc_program_keep(program, from->source, CODES, rows * stride, &to, &op.basis.codes, e))
         return -1;
     for (size_t i = 0; to && i < rows; i++) {
         uint8_t *row = (uint8_t *)to + i * stride;
         for (size_t d = 0; d < stride; d++)
             row[d] = d < dim ? (uint8_t)(from->code[i * dim + d] - from->offset) : 0;
     }
-    if (program->keep(program->owner, &key[SCALES], rows * sizeof(float), &to, &op.basis.scale, e))
+    if (kvc_program_keep_copy(program, from->source, SCALES, from->scale, rows * sizeof(float),
+                              &op.basis.scale, e))
         return -1;
-    if (to) memcpy(to, from->scale, rows * sizeof(float));
     if (from->channel) {
-        if (program->keep(program->owner, &key[CHANNELS], heads * stride * sizeof(float), &to,
-                          &op.basis.channel, e))
+        if (kvc_program_keep(program, from->source, CHANNELS, heads * stride * sizeof(float), &to,
+                             &op.basis.channel, e))
             return -1;
         if (to) memset(to, 0, heads * stride * sizeof(float));
         for (size_t h = 0; to && h < heads; h++)
@@ -63,12 +59,10 @@ static int lower_rows(const struct rows *from, const struct kvc_block *block,
 static int lower_scales(const struct kvc_basis_own *o, const void *source,
                         const struct kvc_block *block, struct kvc_program *program,
                         struct kvc_error *e) {
-    const struct kvc_program_key key = {source, 0, 0};
-    const size_t size = o->heads * o->dim * sizeof *o->scale;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_SCALE, &block->shape);
-    void *to;
-    if (program->keep(program->owner, &key, size, &to, &op.channels.number, e)) return -1;
-    if (to) memcpy(to, o->scale, size);
+    if (kvc_program_keep_copy(program, source, 0, o->scale, o->heads * o->dim * sizeof *o->scale,
+                              &op.channels.number, e))
+        return -1;
     return kvc_program_op(program, &op, e);
 }
 

@@ -113,7 +113,7 @@ static int read_own(struct kvc_basis_own *o, const struct kvc_section *s, struct
 int kvc_basis_open(struct kvc_basis_source *b, const struct kvc_stored *stored,
                    const struct kvc_block *block, struct kvc_error *e) {
     memset(b, 0, sizeof *b);
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (kvc_stored_none(stored, e)) return -1;
     if (block->shape.dim > KVC_BASIS_MAX_DIM)
         return kvc_fail(e, KVC_ERR_DAMAGED, "a basis of too many channels");
     if (!stored->n_side) {

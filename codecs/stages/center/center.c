@@ -15,29 +15,21 @@
 struct state {
     size_t width;
     uint64_t rows;
-    double *sum;
     float *mean; /* as it reads back */
+    double sum[];
 };
-
-static void center_end(void *state) {
-    struct state *s = state;
-    if (!s) return;
-    free(s->sum);
-    free(s->mean);
-    free(s);
-}
 
 static int center_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
                         const struct kvc_block *like, void **state, struct kvc_error *e) {
     (void)args, (void)x;
     if (like->profile) return 0;
-    struct state *s = calloc(1, sizeof *s);
+    const size_t width = (size_t)(like->shape.heads * like->shape.dim);
+    struct state *s = kvc_alloc_after(sizeof *s, width, sizeof *s->sum + sizeof *s->mean);
     if (!s) return kvc_fail_memory(e, "means");
     *state = s;
-    s->width = (size_t)(like->shape.heads * like->shape.dim);
-    s->sum = calloc(s->width, sizeof *s->sum);
-    s->mean = calloc(s->width, sizeof *s->mean);
-    return s->sum && s->mean ? 0 : kvc_fail_memory(e, "means");
+    s->width = width;
+    s->mean = (float *)(s->sum + width);
+    return 0;
 }
 
 static int center_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
@@ -81,7 +73,7 @@ static int center_encode(const struct kvc_stage_args *args, void *state, struct 
 static int center_open_sections(const struct kvc_stored *stored, const struct kvc_block *block,
                                 const struct kvc_section **s, struct kvc_error *e) {
     *s = NULL;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (kvc_stored_none(stored, e)) return -1;
     if (stored->n_side)
         return (*s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e)) ? 0 : -1;
     if (block->profile) return 0;
@@ -116,25 +108,17 @@ static int center_rows_next(void *state, struct kvc_row_run *run, struct kvc_err
     return 0;
 }
 
-static int center_rows_end(void *state, int done, struct kvc_error *e) {
-    (void)done, (void)e;
-    free(state);
-    return 0;
-}
-
 static int center_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
                         struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     const size_t width = (size_t)(block->shape.heads * block->shape.dim);
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_MEAN, &block->shape);
     const struct kvc_section *s;
-    void *room;
     (void)args;
     if (center_open_sections(stored, block, &s, e)) return -1;
-    const struct kvc_program_key key = {s ? (const void *)s->data : block->profile->mean, 0, 0};
-    if (program->keep(program->owner, &key, width * sizeof(float), &room, &op.channels.number, e))
+    if (s ? kvc_program_keep_halves(program, s, width, &op.channels.number, e)
+          : kvc_program_keep_copy(program, block->profile->mean, 0, block->profile->mean,
+                                  width * sizeof(float), &op.channels.number, e))
         return -1;
-    if (room && s && kvc_halves_take(room, s, width, e)) return -1;
-    if (room && !s) memcpy(room, block->profile->mean, width * sizeof(float));
     return kvc_program_op(program, &op, e);
 }
 
@@ -146,10 +130,9 @@ const struct kvc_stage kvc_stage_center = {
     .begin = center_begin,
     .look = center_look,
     .settle = center_settle,
-    .end = center_end,
+    .end = free,
     .encode = center_encode,
     .rows_begin = center_rows_begin,
     .rows_next = center_rows_next,
-    .rows_end = center_rows_end,
     .lower = center_lower,
 };

@@ -3,6 +3,7 @@
  * (code_decode.c). */
 
 #include "codecs/bits.h"
+#include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "codecs/number.h"
 #include "codecs/program.h"
@@ -231,8 +232,7 @@ static int code_settle(const struct kvc_stage_args *args, void *state, uint8_t s
 /* The symbol of code q, whose escapes and low bits go to `bits`. */
 static uint16_t code_cut(int32_t q, unsigned table, unsigned shift, struct kvc_bits *bits) {
     const int32_t moved = q + (shift ? 1 << (shift - 1) : 0), r = moved >> shift;
-    const uint16_t *f = kvc_code_frequency[table];
-    const int has = r > -KVC_CODE_MIDDLE && r < KVC_CODE_MIDDLE && f[KVC_CODE_MIDDLE + r];
+    const int has = abs(r) < KVC_CODE_MIDDLE && kvc_code_half[table][abs(r)];
     if (!has) {
         const uint32_t z = kvc_zigzag(r); /* not 0: that has a symbol */
         const unsigned length = 31 - (unsigned)__builtin_clz(z);
@@ -294,7 +294,7 @@ static int code_encode(const struct kvc_stage_args *args, void *state, struct kv
     const size_t words = (size_t)(end - r.next);
     uint8_t *start = r.next - 4 * lanes - KVC_CODE_HEADER;
     kvc_rans_encode_end(&r, start + KVC_CODE_HEADER);
-    for (unsigned b = 0; b < KVC_CODE_HEADER; b++) start[b] = (uint8_t)(words >> 8 * b & 255);
+    put_u32(start, (uint32_t)words);
     return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, start,
                             (size_t)(end - start) + (bits.at + 7) / 8, 0, e);
 }

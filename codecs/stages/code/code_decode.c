@@ -81,8 +81,7 @@ static int code_decode_open_sections(const struct kvc_stage_args *args,
     if (!(args->f[KVC_CODE_STEP] > 0)) return kvc_fail(e, KVC_ERR_DAMAGED, "the stage has no step");
     if (!(s->tables = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e)))
         return -1;
-    if (!shape->tokens)
-        return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (!shape->tokens) return kvc_stored_none(stored, e);
     if (!(s->codes = kvc_section_only(stored->section, stored->n, KVC_SECTION_CODES, e))) return -1;
     s->lanes = kvc_code_lanes(args, (size_t)(shape->tokens * shape->heads * shape->dim));
     const uint8_t *p = s->codes->data;
@@ -188,11 +187,22 @@ static size_t at_once(const struct row_codes *r, size_t n) {
     return r->dim % r->rans.lanes ? r->dim : n * r->heads * r->dim;
 }
 
-static void decode_symbols(struct row_codes *r, size_t n) {
-    const size_t all = n * r->heads * r->dim, once = at_once(r, n);
-    for (size_t c = 0; c < all; c += once)
-        r->kernels->rans_decode(&r->rans, r->symbols + c, r->base + c, once, r->slots,
-                                KVC_CODE_BITS);
+/* Decodes the symbols of n rows of each of one or two blocks. */
+static void decode_symbols(struct row_codes *const r[], unsigned blocks, size_t n) {
+    const size_t once = at_once(r[0], n);
+    if (blocks == 2 && once == at_once(r[1], n) && once > r[0]->dim) {
+        struct row_codes *const x = r[0], *const y = r[1];
+        x->kernels->rans_decode_two(
+            &(struct kvc_rans_row){&x->rans, x->symbols, x->base, x->slots, KVC_CODE_BITS},
+            &(struct kvc_rans_row){&y->rans, y->symbols, y->base, y->slots, KVC_CODE_BITS}, once);
+        return;
+    }
+    for (unsigned b = 0; b < blocks; b++) {
+        const size_t all = n * r[b]->heads * r[b]->dim, part = at_once(r[b], n);
+        for (size_t c = 0; c < all; c += part)
+            r[b]->kernels->rans_decode(&r[b]->rans, r[b]->symbols + c, r[b]->base + c, part,
+                                       r[b]->slots, KVC_CODE_BITS);
+    }
 }
 
 /* Makes coefficients of the symbols of n rows. */
@@ -215,36 +225,26 @@ static int join_rows(struct row_codes *r, size_t n, float *y, struct kvc_error *
     return 0;
 }
 
-int kvc_code_rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
-    struct row_codes *r = state;
+static int next_rows(void *const state[], unsigned blocks, struct kvc_row_run *run,
+                     struct kvc_error *e) {
+    struct row_codes *const r[] = {state[0], state[blocks - 1]};
     for (size_t i = 0, n; i < run->n; i += n) {
         n = run->n - i < ROWS ? run->n - i : ROWS;
-        if (set_tables(r, run->first + i, n, e)) return -1;
-        decode_symbols(r, n);
-        if (join_rows(r, n, run->rows + i * r->heads * r->dim, e)) return -1;
+        for (unsigned b = 0; b < blocks; b++)
+            if (set_tables(r[b], run[b].first + i, n, e)) return -1;
+        decode_symbols(r, blocks, n);
+        for (unsigned b = 0; b < blocks; b++)
+            if (join_rows(r[b], n, run[b].rows + i * r[b]->heads * r[b]->dim, e)) return -1;
     }
     return 0;
 }
 
+int kvc_code_rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
+    return next_rows(&state, 1, run, e);
+}
+
 int kvc_code_rows_next_two(void *const state[2], struct kvc_row_run run[2], struct kvc_error *e) {
-    struct row_codes *a = state[0], *b = state[1];
-    for (size_t i = 0, n; i < run->n; i += n) {
-        const size_t values = i * a->heads * a->dim;
-        n = run->n - i < ROWS ? run->n - i : ROWS;
-        if (set_tables(a, run[0].first + i, n, e) || set_tables(b, run[1].first + i, n, e))
-            return -1;
-        if (at_once(a, n) == at_once(b, n) && at_once(a, n) > a->dim) {
-            const struct kvc_rans_row x = {&a->rans, a->symbols, a->base, a->slots, KVC_CODE_BITS},
-                                      y = {&b->rans, b->symbols, b->base, b->slots, KVC_CODE_BITS};
-            a->kernels->rans_decode_two(&x, &y, at_once(a, n));
-        } else {
-            decode_symbols(a, n);
-            decode_symbols(b, n);
-        }
-        if (join_rows(a, n, run[0].rows + values, e) || join_rows(b, n, run[1].rows + values, e))
-            return -1;
-    }
-    return 0;
+    return next_rows(state, 2, run, e);
 }
 
 int kvc_code_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
@@ -261,11 +261,10 @@ int kvc_code_lower(const struct kvc_stage_args *args, const struct kvc_stored *s
     if (code_decode_open_sections(args, stored, &block->shape, &s, e)) return -1;
     if (!s.codes) return 0;
     const uint32_t *slots = kvc_code_slots();
-    const size_t slot_bytes = KVC_CODE_SLOTS * sizeof *slots;
-    const struct kvc_program_key key[2] = {{slots, 0, 0}, {s.tables->data, 0, 0}};
-    if (program->keep(program->owner, &key[0], slot_bytes, &room, &code.slots, e)) return -1;
-    if (room) memcpy(room, slots, slot_bytes);
-    if (program->keep(program->owner, &key[1], heads * dim, &room, &code.index, e)) return -1;
+    if (kvc_program_keep_copy(program, slots, 0, slots, KVC_CODE_SLOTS * sizeof *slots, &code.slots,
+                              e))
+        return -1;
+    if (kvc_program_keep(program, s.tables->data, 0, heads * dim, &room, &code.index, e)) return -1;
     if (room && read_indices(s.tables, room, heads, dim, e)) return -1;
     if (block->step && !(code.step_class = kvc_program_copy(program, block->step, rows * heads, e)))
         return -1;
@@ -282,6 +281,5 @@ int kvc_code_lower(const struct kvc_stage_args *args, const struct kvc_stored *s
     job->code = code;
     op.words.from = code.to;
     op.words.size = sizeof(float);
-    if (kvc_program_begin(program, rows, e) || kvc_program_op(program, &op, e)) return -1;
-    return 0;
+    return kvc_program_first(program, rows, &op, e);
 }

@@ -32,15 +32,28 @@ unsigned kvc_code_index_at(unsigned index, int class) {
     return moved < 0 ? 0 : moved >= KVC_CODE_INDICES ? KVC_CODE_INDICES - 1 : (unsigned)moved;
 }
 
+void kvc_code_frequencies(uint16_t to[KVC_CODE_SYMBOLS], unsigned table) {
+    const uint16_t *half = kvc_code_half[table];
+    unsigned sum = half[0];
+    memset(to, 0, KVC_CODE_SYMBOLS * sizeof *to);
+    to[KVC_CODE_MIDDLE] = half[0];
+    for (unsigned r = 1; r < KVC_CODE_MIDDLE; r++) {
+        to[KVC_CODE_MIDDLE - r] = to[KVC_CODE_MIDDLE + r] = half[r];
+        sum += 2u * half[r];
+    }
+    to[KVC_CODE_ESCAPE] = (uint16_t)((1u << KVC_CODE_BITS) - sum);
+}
+
 static void make_tables(void) {
     uint8_t most[KVC_CODE_TABLES] = {0}; /* the largest code with a symbol */
     for (unsigned t = 0; t < KVC_CODE_TABLES; t++) {
-        while (kvc_code_frequency[t][KVC_CODE_MIDDLE + most[t] + 1]) most[t]++;
-        kvc_rans_decoding_table(slot_room, kvc_code_frequency[t], KVC_CODE_SYMBOLS);
+        uint16_t frequency[KVC_CODE_SYMBOLS];
+        kvc_code_frequencies(frequency, t);
+        while (kvc_code_half[t][most[t] + 1]) most[t]++;
+        kvc_rans_decoding_table(slot_room, frequency, KVC_CODE_SYMBOLS);
         memcpy(all_slots + ((size_t)t << KVC_CODE_BITS), slot_room,
                sizeof *all_slots << KVC_CODE_BITS);
-        kvc_rans_encoding_table(all_rows + t * KVC_CODE_SYMBOLS, kvc_code_frequency[t],
-                                KVC_CODE_SYMBOLS);
+        kvc_rans_encoding_table(all_rows + t * KVC_CODE_SYMBOLS, frequency, KVC_CODE_SYMBOLS);
     }
     for (int class = 0; class < KVC_CODE_CLASSES; class ++)
         for (unsigned i = 0; i < KVC_CODE_INDICES; i++) {

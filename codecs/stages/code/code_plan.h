@@ -27,6 +27,9 @@ unsigned kvc_code_table(unsigned index);
  * as much smaller. */
 unsigned kvc_code_index_at(unsigned index, int class);
 
+/* Sets the frequencies of all symbols of a table. */
+void kvc_code_frequencies(uint16_t to[KVC_CODE_SYMBOLS], unsigned table);
+
 /* All tables, as kernels take them: KVC_CODE_SLOTS slots; KVC_CODE_TABLES times KVC_CODE_SYMBOLS
  * rows. Made on first use. Thread-safe. */
 const uint32_t *kvc_code_slots(void);

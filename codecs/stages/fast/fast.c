@@ -385,10 +385,9 @@ static int lower_words(struct work *w, struct kvc_fast_op *op, const struct kvc_
     if (s.escapes) {
         if (!(op->pair = kvc_program_bytes(program, s.escapes, s.escapes->size, NULL, e)))
             return -1;
-        uint32_t *start = program->table(program->owner, 2 * (w->rows + 1) * sizeof *start,
-                                         &op->start);
-        if (!start) return kvc_fail_memory(e, "escapes");
-        if (list_rows(w, s.escapes, start, e)) return -1;
+        uint32_t *start = kvc_program_table(program, 2 * (w->rows + 1) * sizeof *start, &op->start,
+                                            e);
+        if (!start || list_rows(w, s.escapes, start, e)) return -1;
     }
     op->bits = s.width;
     op->codes = kvc_program_bytes(program, s.codes, KVC_PACKED(w->values, s.width), &packed, e);
@@ -409,10 +408,7 @@ static int fast_lower(const struct kvc_stage_args *args, const struct kvc_stored
     if (work_init(&w, 0, 0, e)) return -1;
     int status = lower_words(&w, &op.fast, stored, program, e);
     free(w.memory);
-    if (status) return -1;
-    if (kvc_program_begin(program, w.rows, e)) return -1;
-    if (kvc_program_op(program, &op, e)) return -1;
-    return 0;
+    return status ? -1 : kvc_program_first(program, w.rows, &op, e);
 }
 
 const struct kvc_stage kvc_stage_fast = {

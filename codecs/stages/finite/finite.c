@@ -51,7 +51,7 @@ static int take_out(struct kvc_block *block, const float *x, size_t n, size_t wi
     size_t k = 0;
     for (size_t i = 0; i < n; i++) {
         if (is_tame(x[i])) continue;
-        for (unsigned b = 0; b < 4; b++) bytes[4 * k + b] = (uint8_t)(i >> 8 * b & 255);
+        put_u32(bytes + 4 * k, (uint32_t)i);
         memcpy(bytes + 4 * wild + k++ * size, block->rows + i * size, size);
         const float mean = stand_in(x + i % row, rows, row);
         kvc_from_floats(block->rows + i * size, &mean, 1, block->shape.dtype);
@@ -131,8 +131,7 @@ static int find_escapes(const struct kvc_stored *stored, const struct kvc_shape 
     const struct kvc_section *next = stored->section, *end = next + stored->n;
     const size_t each = 4 + kvc_dtype_info(shape->dtype)->size;
     *s = NULL;
-    if (stored->n_side)
-        return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
+    if (stored->n_side) return kvc_stored_no_side(stored, e);
     if (next == end) return 0;
     if (!(*s = kvc_section_take(&next, end, KVC_SECTION_ESCAPES, 0, e)) ||
         kvc_section_none_left(next, end, e))

@@ -72,7 +72,7 @@ static int predict_rows_begin(const struct kvc_stage_args *args, const struct kv
     struct kvc_ahead_inputs inputs;
     struct row_predictions *p;
     (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (kvc_stored_none(stored, e)) return -1;
     const int has = kvc_ahead_read(stored, &inputs, e);
     if (has < 0) return -1;
     if (!has || !block->shape.tokens) return 0;
@@ -106,7 +106,7 @@ static int predict_lower(const struct kvc_stage_args *args, const struct kvc_sto
     struct kvc_ahead_inputs inputs;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_PREDICT, &block->shape);
     (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (kvc_stored_none(stored, e)) return -1;
     const int has = kvc_ahead_read(stored, &inputs, e);
     if (has < 0) return -1;
     if (!has || !block->shape.tokens) return 0;

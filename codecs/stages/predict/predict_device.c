@@ -10,13 +10,11 @@
 /* Keeps the matrix on the device. */
 static int keep_matrix(struct kvc_predict_op *op, const struct kvc_dot_matrix *m,
                        struct kvc_program *program, struct kvc_error *e) {
-    const struct kvc_program_key weights = {m->weights, 0, 0}, numbers = {m->scale, 0, 1};
-    const size_t bytes = kvc_dot_bytes(m->outputs, m->inputs);
     void *room;
-    if (program->keep(program->owner, &weights, bytes, &room, &op->weights, e)) return -1;
-    if (room) memcpy(room, m->weights, bytes);
-    if (program->keep(program->owner, &numbers, 2 * m->outputs * sizeof(float), &room, &op->numbers,
-                      e))
+    if (kvc_program_keep_copy(program, m->weights, 0, m->weights,
+                              kvc_dot_bytes(m->outputs, m->inputs), &op->weights, e) ||
+        kvc_program_keep(program, m->scale, 1, 2 * m->outputs * sizeof(float), &room, &op->numbers,
+                         e))
         return -1;
     if (room) {
         memcpy(room, m->scale, m->outputs * sizeof(float));

@@ -2,6 +2,7 @@
  * and sections (quant_layout.c), parameters (quant_params.c), devices (quant_device.c), salient
  * tokens (saliency.c) or outliers (outlier.c). */
 #include "codecs/floats.h"
+#include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
 #include "codecs/stage.h"
@@ -197,8 +198,7 @@ static int add_norms(const struct kvc_quant_layout *l, const float *x, uint8_t s
     base -= NORM_EXPONENTS - 1 + 4;
     base = base < KVC_QUANT_NORM_MIN ? KVC_QUANT_NORM_MIN : base;
     uint8_t *bytes = l->packed;
-    bytes[0] = (uint8_t)(base & 255);
-    bytes[1] = (uint8_t)(base >> 8 & 255);
+    put_u16(bytes, (uint16_t)base);
     for (size_t c = 0; c < l->width; c++) {
         int exponent = 0;
         const float part = frexpf(sqrtf(l->norm[c]), &exponent); /* 0.5 <= part < 1, or 0 */
@@ -301,10 +301,8 @@ static int decode_sections(const struct kvc_quant_layout *l, struct kvc_block *b
 static int quant_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
                         struct kvc_block *block, struct kvc_error *e) {
     struct kvc_quant_layout l;
-    if (stored->n_side)
-        return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
-    if (!block->shape.tokens)
-        return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (stored->n_side) return kvc_stored_no_side(stored, e);
+    if (!block->shape.tokens) return kvc_stored_none(stored, e);
     if (kvc_quant_layout_init(&l, args, block, e)) return -1;
     const int status = decode_sections(&l, block, stored, e);
     kvc_quant_layout_free(&l);

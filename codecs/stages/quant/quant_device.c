@@ -12,9 +12,9 @@ static int lower_spans(const struct kvc_quant_layout *l, struct kvc_program *pro
                        struct kvc_device_op *op, struct kvc_error *e) {
     const struct kvc_quant_class *k = l->class;
     if (k->n_spans == 1 && l->heads > 1) return 0;
-    uint32_t *begin = program->table(program->owner, l->n_classes * l->heads * 2 * sizeof *begin,
-                                     &op->quant.begin);
-    if (!begin) return kvc_fail_memory(e, "groups");
+    uint32_t *begin = kvc_program_table(program, l->n_classes * l->heads * 2 * sizeof *begin,
+                                        &op->quant.begin, e);
+    if (!begin) return -1;
     for (unsigned c = 0; c < l->n_classes; c++)
         for (size_t h = 0; h < l->heads; h++) {
             *begin++ = (uint32_t)l->class[c].span[h].param;
@@ -22,9 +22,9 @@ static int lower_spans(const struct kvc_quant_layout *l, struct kvc_program *pro
         }
     op->quant.flags |= KVC_QUANT_BY_HEAD;
     if (l->n_classes == 1) return 0;
-    uint16_t *rank = program->table(program->owner, l->rows * l->heads * sizeof *rank,
-                                    &op->quant.rank);
-    if (!rank) return kvc_fail_memory(e, "groups");
+    uint16_t *rank = kvc_program_table(program, l->rows * l->heads * sizeof *rank, &op->quant.rank,
+                                       e);
+    if (!rank) return -1;
     for (unsigned c = 0; c < l->n_classes; c++)
         for (size_t h = 0; h < l->heads; h++) {
             const struct kvc_quant_span *s = &l->class[c].span[h];
@@ -70,18 +70,15 @@ static int lower_sections(const struct kvc_quant_layout *l, const struct kvc_sto
     if (lower_spans(l, program, op, e)) return -1;
     for (unsigned c = 0; c < l->n_classes; c++)
         if (lower_class(l, c, &s, program, op, e)) return -1;
-    if (!residual && kvc_program_begin(program, l->rows, e)) return -1;
-    return kvc_program_op(program, op, e);
+    return residual ? kvc_program_op(program, op, e) : kvc_program_first(program, l->rows, op, e);
 }
 
 int kvc_quant_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
                     struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     struct kvc_quant_layout l;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_QUANT, &block->shape);
-    if (stored->n_side)
-        return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
-    if (!block->shape.tokens)
-        return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (stored->n_side) return kvc_stored_no_side(stored, e);
+    if (!block->shape.tokens) return kvc_stored_none(stored, e);
     if (kvc_quant_layout_init(&l, args, block, e)) return -1;
     const int status = lower_sections(&l, stored, block->residual, program, &op, e);
     kvc_quant_layout_free(&l);

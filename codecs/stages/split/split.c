@@ -3,6 +3,7 @@
  * (split_sections.c), devices (split_device.c), the channel model (channels.c) or the coder
  * (rans.c). */
 #include "codecs/stages/split/channels.h"
+#include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
 #include "codecs/rans.h"
@@ -194,8 +195,7 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
     struct kvc_bits to = {.bytes = head, .at = 8 * KVC_SPLIT_HEADER};
     head[0] = (uint8_t)(bits | lanes << 4);
     head[1] = (uint8_t)tables;
-    head[2] = (uint8_t)per;
-    head[3] = (uint8_t)(per >> 8);
+    put_u16(head + 2, (uint16_t)per);
     for (unsigned c = 0; c < KVC_CONTEXTS; c++) {
         if (!(tables >> c & 1)) continue;
         uint16_t frequency[KVC_RANS_SYMBOLS];
@@ -222,8 +222,7 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
                                            symbol[0], bits);
         kvc_rans_encode_end(&r, states + (s << (lanes + 2)));
         next = r.next;
-        uint32_t size = (uint32_t)(stop - next);
-        for (unsigned b = 0; b < 4; b++) sizes[4 * s + b] = (uint8_t)(size >> 8 * b);
+        put_u32(sizes + 4 * s, (uint32_t)(stop - next));
     }
     next -= ahead;
     memcpy(next, head, ahead);

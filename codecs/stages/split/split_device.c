@@ -14,8 +14,8 @@
 static int lower_table(struct kvc_program *program, const uint16_t *frequency, unsigned alphabet,
                        uint64_t slots, struct kvc_error *e) {
     uint64_t address;
-    uint32_t n = 0, *entry = program->table(program->owner, alphabet * sizeof *entry, &address);
-    if (!entry) return kvc_fail_memory(e, "a table");
+    uint32_t n = 0, *entry = kvc_program_table(program, alphabet * sizeof *entry, &address, e);
+    if (!entry) return -1;
     for (unsigned i = 0; i < alphabet; i++)
         if (frequency[i]) entry[n++] = i | (uint32_t)frequency[i] << 16;
     struct kvc_device_job *job = kvc_program_job(program, KVC_JOB_SLOTS, e);
@@ -94,8 +94,8 @@ static int lower_model(struct kvc_split *s, const struct kvc_block *block,
         return -1;
     if (turns) {
         kvc_channels_begin(&s->model);
-        float *turn = program->table(program->owner, 2 * m->period * sizeof *turn, &job->turn);
-        if (!turn) return kvc_fail_memory(e, "a table");
+        float *turn = kvc_program_table(program, 2 * m->period * sizeof *turn, &job->turn, e);
+        if (!turn) return -1;
         memcpy(turn, m->step_c, m->period * sizeof *turn);
         memcpy(turn + m->period, m->step_s, m->period * sizeof *turn);
     }
@@ -175,8 +175,7 @@ int kvc_split_lower_ahead(const struct kvc_stored *stored, struct kvc_block *blo
     if (op.kind == KVC_OP_WORDS) op.words.size = sizeof(uint16_t);
     int status = kvc_split_open(&s, &block->shape, inputs != NULL, stored->section, stored->n, e);
     if (!status && s.values) status = lower_sections(&s, block, inputs, &op, program, e);
-    if (!status) status = kvc_program_begin(program, s.rows, e);
-    if (!status) status = kvc_program_op(program, &op, e);
+    if (!status) status = kvc_program_first(program, s.rows, &op, e);
     kvc_split_close(&s);
     return status;
 }

@@ -40,17 +40,10 @@ static float factor(int step) {
 struct state {
     size_t heads;
     uint64_t rows, first;
-    int8_t *step; /* [row of the segment][head] */
     uint16_t frequency[ALPHABET];
     struct kvc_rans_symbol symbol[ALPHABET];
+    int8_t step[]; /* [row of the segment][head] */
 };
-
-static void steps_end(void *state) {
-    struct state *s = state;
-    if (!s) return;
-    free(s->step);
-    free(s);
-}
 
 /* Parts of the scores, which K and V of a layer share: some heads each. */
 static size_t parts_of(const struct kvc_encoding *x) {
@@ -94,7 +87,7 @@ static int steps_class_of(const struct kvc_stage_args *args, const struct kvc_en
 
 static int steps_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
                        const struct kvc_block *like, void **state, struct kvc_error *e) {
-    struct state *s = calloc(1, sizeof *s);
+    struct state *s = kvc_alloc_after(sizeof *s, x->segment_rows, like->shape.heads);
     if (!s) return kvc_fail_memory(e, "steps");
     *state = s;
     const int asks = args->f[POWER] > 0 && x->key.heads == like->shape.heads &&
@@ -103,8 +96,6 @@ static int steps_begin(const struct kvc_stage_args *args, const struct kvc_encod
     s->heads = (size_t)like->shape.heads;
     s->rows = x->rows;
     s->first = x->first;
-    s->step = kvc_alloc(x->segment_rows, s->heads);
-    if (!s->step) return kvc_fail_memory(e, "steps");
     const float *score = NULL;
     if (asks &&
         !(score = kvc_shared_get(x->shared, SHARED_TAG, s->heads * (size_t)x->rows * sizeof *score,
@@ -203,7 +194,7 @@ static int steps_open(const struct kvc_stage_args *args, const struct kvc_stored
     const struct kvc_section *table, *s;
     (void)args;
     if (!(table = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_STEPS, e))) return -1;
-    if (!n) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (!n) return kvc_stored_none(stored, e);
     if (block->step) return kvc_fail(e, KVC_ERR_DAMAGED, "steps of tokens were set before");
     if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_STEPS, e))) return -1;
     if (!(block->step = malloc(n))) return kvc_fail_memory(e, "steps");
@@ -233,12 +224,6 @@ static int steps_rows_next(void *state, struct kvc_row_run *run, struct kvc_erro
     return 0;
 }
 
-static int steps_rows_end(void *state, int done, struct kvc_error *e) {
-    (void)done, (void)e;
-    free(state);
-    return 0;
-}
-
 static int steps_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
                        struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     (void)args, (void)stored;
@@ -259,11 +244,10 @@ const struct kvc_stage kvc_stage_steps = {
     .n_args = N_ARGS,
     .begin = steps_begin,
     .settle = steps_settle,
-    .end = steps_end,
+    .end = free,
     .encode = steps_encode,
     .open = steps_open,
     .rows_begin = steps_rows_begin,
     .rows_next = steps_rows_next,
-    .rows_end = steps_rows_end,
     .lower = steps_lower,
 };

@@ -41,8 +41,11 @@ struct cuda {
     PFN_cuMemGetAddressRange_v3020 address_range;
 };
 
-int kvc_fail_cuda(struct kvc_error *e, cudaError_t status, const char *format, ...) {
+/* Returns 0 after a call that succeeded, else -1 with what was tried and CUDA's own text. */
+__attribute__((format(printf, 3, 4))) static int
+cuda_result(struct kvc_error *e, cudaError_t status, const char *format, ...) {
     char tried[512];
+    if (status == cudaSuccess) return 0;
     va_list ap;
     va_start(ap, format);
     vsnprintf(tried, sizeof tried, format, ap);
@@ -72,47 +75,39 @@ static cudaError_t leave(const struct cuda *c, CUcontext before, cudaError_t sta
     return status == cudaSuccess ? of_driver(restored) : status;
 }
 
-/* Sets status to that of a call on device c. */
-#define ON(c, status, call)                                             \
-    do {                                                                \
-        CUcontext before;                                               \
-        (status) = enter(c, &before);                                   \
-        if ((status) == cudaSuccess) (status) = leave(c, before, call); \
-    } while (0)
+/* Returns the status of a call on device c. */
+#define ON(c, call)                                    \
+    __extension__({                                    \
+        CUcontext before;                              \
+        const cudaError_t entered = enter(c, &before); \
+        entered ? entered : leave(c, before, call);    \
+    })
 
 /* --- memory --- */
 
 static int cuda_alloc(struct kvc_device *d, size_t n, void **p, struct kvc_error *e) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
     *p = NULL;
     /* not from a pool, because other processes must be able to open it */
-    ON(c, status, cudaMalloc(p, n));
-    return status ? kvc_fail_cuda(e, status, "cudaMalloc of %zu bytes on cuda:%d", n, c->number)
-                  : 0;
+    return cuda_result(e, ON(c, cudaMalloc(p, n)), "cudaMalloc of %zu bytes on cuda:%d", n,
+                       c->number);
 }
 
 static void cuda_free(struct kvc_device *d, void *p) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
-    ON(c, status, cudaFree(p));
+    (void)ON(c, cudaFree(p));
 }
 
 static int cuda_alloc_host(struct kvc_device *d, size_t n, void **p, struct kvc_error *e) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
     *p = NULL;
-    ON(c, status, cudaHostAlloc(p, n, cudaHostAllocPortable));
-    return status ? kvc_fail_cuda(
-                        e, status,
-                        "cudaHostAlloc of %zu bytes of pinned memory (ulimit -l may bound it)", n)
-                  : 0;
+    return cuda_result(e, ON(c, cudaHostAlloc(p, n, cudaHostAllocPortable)),
+                       "cudaHostAlloc of %zu bytes of pinned memory (ulimit -l may bound it)", n);
 }
 
 static void cuda_free_host(struct kvc_device *d, void *p) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
-    ON(c, status, cudaFreeHost(p));
+    (void)ON(c, cudaFreeHost(p));
 }
 
 /* --- work on a stream --- */
@@ -120,95 +115,74 @@ static void cuda_free_host(struct kvc_device *d, void *p) {
 static int cuda_copy_in(struct kvc_device *d, void *stream, void *to, const void *from, size_t n,
                         struct kvc_error *e) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
-    ON(c, status, cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, stream));
-    return status
-               ? kvc_fail_cuda(e, status, "cudaMemcpyAsync of %zu bytes to cuda:%d", n, c->number)
-               : 0;
+    return cuda_result(e, ON(c, cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, stream)),
+                       "cudaMemcpyAsync of %zu bytes to cuda:%d", n, c->number);
 }
 
 static int cuda_copy_out(struct kvc_device *d, void *stream, void *to, const void *from, size_t n,
                          struct kvc_error *e) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
-    ON(c, status, cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, stream));
-    return status
-               ? kvc_fail_cuda(e, status, "cudaMemcpyAsync of %zu bytes from cuda:%d", n, c->number)
-               : 0;
+    return cuda_result(e, ON(c, cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, stream)),
+                       "cudaMemcpyAsync of %zu bytes from cuda:%d", n, c->number);
 }
 
 static int cuda_zero(struct kvc_device *d, void *stream, void *to, size_t n, struct kvc_error *e) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
-    ON(c, status, cudaMemsetAsync(to, 0, n, stream));
-    return status
-               ? kvc_fail_cuda(e, status, "cudaMemsetAsync of %zu bytes on cuda:%d", n, c->number)
-               : 0;
+    return cuda_result(e, ON(c, cudaMemsetAsync(to, 0, n, stream)),
+                       "cudaMemsetAsync of %zu bytes on cuda:%d", n, c->number);
 }
 
 static int cuda_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch,
                     unsigned limit, struct kvc_error *e) {
     const struct cuda *c = d->impl;
     const unsigned held = limit && limit < d->multiprocessors ? limit : d->multiprocessors;
-    cudaError_t status;
-    ON(c, status, kvc_device_launch_cuda(launch, held * c->blocks, stream));
-    return status ? kvc_fail_cuda(e, status, "launch over %" PRIu32 " items on cuda:%d",
-                                  launch->n_items, c->number)
-                  : 0;
+    return cuda_result(e, ON(c, kvc_device_launch_cuda(launch, held * c->blocks, stream)),
+                       "launch over %" PRIu32 " items on cuda:%d", launch->n_items, c->number);
 }
 
 static int cuda_encode(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch,
                        unsigned limit, struct kvc_error *e) {
     const struct cuda *c = d->impl;
     const unsigned held = limit && limit < d->multiprocessors ? limit : d->multiprocessors;
-    cudaError_t status;
-    ON(c, status, kvc_encode_launch_cuda(launch, held * c->encoding, stream));
-    return status
-               ? kvc_fail_cuda(e, status, "launch of the encoder over %" PRIu32 " items on cuda:%d",
-                               launch->n_items, c->number)
-               : 0;
+    return cuda_result(e, ON(c, kvc_encode_launch_cuda(launch, held * c->encoding, stream)),
+                       "launch of the encoder over %" PRIu32 " items on cuda:%d", launch->n_items,
+                       c->number);
 }
 
 /* --- events and streams --- */
 
 static int cuda_event_new(struct kvc_device *d, void **event, struct kvc_error *e) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
     cudaEvent_t made = NULL;
-    ON(c, status, cudaEventCreateWithFlags(&made, cudaEventDisableTiming | cudaEventBlockingSync));
+    const cudaError_t status = ON(c, cudaEventCreateWithFlags(&made, cudaEventDisableTiming |
+                                                                         cudaEventBlockingSync));
     *event = made;
-    return status ? kvc_fail_cuda(e, status, "cudaEventCreateWithFlags on cuda:%d", c->number) : 0;
+    return cuda_result(e, status, "cudaEventCreateWithFlags on cuda:%d", c->number);
 }
 
 static void cuda_event_free(struct kvc_device *d, void *event) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
-    if (event) ON(c, status, cudaEventDestroy(event));
+    if (event) (void)ON(c, cudaEventDestroy(event));
 }
 
 static int cuda_event_record(struct kvc_device *d, void *event, void *stream, struct kvc_error *e) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
-    ON(c, status, cudaEventRecord(event, stream));
-    return status ? kvc_fail_cuda(e, status, "cudaEventRecord on cuda:%d", c->number) : 0;
+    return cuda_result(e, ON(c, cudaEventRecord(event, stream)), "cudaEventRecord on cuda:%d",
+                       c->number);
 }
 
 /* A failure here may be that of anything queued before the event. */
 static int cuda_event_before(struct kvc_device *d, void *event, void *stream, struct kvc_error *e) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
-    ON(c, status, cudaStreamWaitEvent(stream, event, 0));
-    return status ? kvc_fail_cuda(e, status, "cudaStreamWaitEvent on cuda:%d", c->number) : 0;
+    return cuda_result(e, ON(c, cudaStreamWaitEvent(stream, event, 0)),
+                       "cudaStreamWaitEvent on cuda:%d", c->number);
 }
 
 /* A failure here may be that of anything queued before the event. */
 static int cuda_event_wait(struct kvc_device *d, void *event, struct kvc_error *e) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
-    ON(c, status, cudaEventSynchronize(event));
-    return status
-               ? kvc_fail_cuda(e, status, "cudaEventSynchronize: queued work on cuda:%d", c->number)
-               : 0;
+    return cuda_result(e, ON(c, cudaEventSynchronize(event)),
+                       "cudaEventSynchronize: queued work on cuda:%d", c->number);
 }
 
 /* On the current device. */
@@ -220,35 +194,29 @@ static cudaError_t new_stream(cudaStream_t *stream) {
 
 static int cuda_stream_new(struct kvc_device *d, void **stream, struct kvc_error *e) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
     cudaStream_t made = NULL;
-    ON(c, status, new_stream(&made));
+    const cudaError_t status = ON(c, new_stream(&made));
     *stream = made;
-    return status ? kvc_fail_cuda(e, status, "cudaStreamCreateWithPriority on cuda:%d", c->number)
-                  : 0;
+    return cuda_result(e, status, "cudaStreamCreateWithPriority on cuda:%d", c->number);
 }
 
 static void cuda_stream_free(struct kvc_device *d, void *stream) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
-    if (stream) ON(c, status, cudaStreamDestroy(stream)); /* NULL would be the default stream */
+    if (stream) (void)ON(c, cudaStreamDestroy(stream)); /* NULL would be the default stream */
 }
 
 /* --- whose memory it is --- */
 
 /* Finds the allocation that p lies in. */
 static cudaError_t range_of(const struct cuda *c, const void *p, CUdeviceptr *base, size_t *size) {
-    cudaError_t status;
-    ON(c, status, of_driver(c->address_range(base, size, (CUdeviceptr)(uintptr_t)p)));
-    return status;
+    return ON(c, of_driver(c->address_range(base, size, (CUdeviceptr)(uintptr_t)p)));
 }
 
 /* Checks that the byte at p is memory of the device. */
 static int owns_byte(const struct cuda *c, const void *p, struct kvc_error *e) {
     struct cudaPointerAttributes a = {0};
-    cudaError_t status;
-    ON(c, status, cudaPointerGetAttributes(&a, p));
-    if (status) return kvc_fail_cuda(e, status, "cudaPointerGetAttributes of address %p", p);
+    const cudaError_t status = ON(c, cudaPointerGetAttributes(&a, p));
+    if (status) return cuda_result(e, status, "cudaPointerGetAttributes of address %p", p);
     if (a.type != cudaMemoryTypeDevice && a.type != cudaMemoryTypeManaged)
         return kvc_fail(e, KVC_ERR_USAGE, "address %p is host memory, and the plan is for cuda:%d",
                         p, c->number);
@@ -285,15 +253,15 @@ static int cuda_ipc_export(struct kvc_device *d, void *p, uint8_t handle[KVC_IPC
     size_t size;
     cudaError_t status = range_of(c, p, &base, &size);
     if (status)
-        return kvc_fail_cuda(e, status, "cuMemGetAddressRange of address %p on cuda:%d", p,
-                             c->number);
+        return cuda_result(e, status, "cuMemGetAddressRange of address %p on cuda:%d", p,
+                           c->number);
     cudaIpcMemHandle_t made;
-    ON(c, status, cudaIpcGetMemHandle(&made, (void *)(uintptr_t)base));
+    status = ON(c, cudaIpcGetMemHandle(&made, (void *)(uintptr_t)base));
     if (status)
-        return kvc_fail_cuda(e, status,
-                             "address %p on cuda:%d gives no handle (" NOT_PLAIN
-                             "): cudaIpcGetMemHandle",
-                             p, c->number);
+        return cuda_result(e, status,
+                           "address %p on cuda:%d gives no handle (" NOT_PLAIN
+                           "): cudaIpcGetMemHandle",
+                           p, c->number);
     memcpy(handle, &made, sizeof made);
     *offset = (uintptr_t)p - base;
     return 0;
@@ -304,11 +272,11 @@ static int cuda_ipc_open(struct kvc_device *d, const uint8_t handle[KVC_IPC_HAND
     const struct cuda *c = d->impl;
     cudaIpcMemHandle_t given;
     memcpy(&given, handle, sizeof given);
-    cudaError_t status;
     *base = NULL;
-    ON(c, status, cudaIpcOpenMemHandle(base, given, cudaIpcMemLazyEnablePeerAccess));
+    const cudaError_t status = ON(c, cudaIpcOpenMemHandle(base, given,
+                                                          cudaIpcMemLazyEnablePeerAccess));
     if (!status) return 0;
-    return kvc_fail_cuda(
+    return cuda_result(
         e, status,
         "the handle cannot be opened on cuda:%d (its process must still hold the memory; the same "
         "process cannot open its own handle; " NOT_PLAIN "): cudaIpcOpenMemHandle",
@@ -317,8 +285,7 @@ static int cuda_ipc_open(struct kvc_device *d, const uint8_t handle[KVC_IPC_HAND
 
 static void cuda_ipc_close(struct kvc_device *d, void *base) {
     const struct cuda *c = d->impl;
-    cudaError_t status;
-    ON(c, status, cudaIpcCloseMemHandle(base));
+    (void)ON(c, cudaIpcCloseMemHandle(base));
 }
 
 /* --- opening --- */
@@ -340,7 +307,7 @@ int kvc_cuda_count(struct kvc_error *e) {
             "CUDA cannot be used: the NVIDIA driver is for CUDA %d.%d at most, and CUDA "
             "%d.%d is needed",
             driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-    return kvc_fail_cuda(e, status, "CUDA cannot be used: cudaGetDeviceCount");
+    return cuda_result(e, status, "CUDA cannot be used: cudaGetDeviceCount");
 }
 
 /* Finds a function of the driver, as of CUDA `version`. */
@@ -349,7 +316,7 @@ static int cuda_device_find(void *to, const char *name, unsigned version, struct
     void *p = NULL;
     const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &p, version,
                                                                 cudaEnableDefault, &found);
-    if (status) return kvc_fail_cuda(e, status, "cudaGetDriverEntryPointByVersion of %s", name);
+    if (status) return cuda_result(e, status, "cudaGetDriverEntryPointByVersion of %s", name);
     if (found != cudaDriverEntryPointSuccess || !p)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the NVIDIA driver has no %s", name);
     memcpy(to, &p, sizeof p);
@@ -367,7 +334,7 @@ static int find_driver(struct cuda *c, struct kvc_error *e) {
 static int cuda_device_describe(struct cuda *c, struct kvc_error *e) {
     struct cudaDeviceProp p;
     const cudaError_t status = cudaGetDeviceProperties(&p, c->number);
-    if (status) return kvc_fail_cuda(e, status, "cudaGetDeviceProperties of cuda:%d", c->number);
+    if (status) return cuda_result(e, status, "cudaGetDeviceProperties of cuda:%d", c->number);
     snprintf(c->device.name, sizeof c->device.name, "cuda:%d %.100s", c->number, p.name);
     c->device.memory = p.totalGlobalMem;
     c->device.multiprocessors = (unsigned)p.multiProcessorCount;
@@ -391,7 +358,7 @@ static int cuda_device_prepare(struct cuda *c, struct kvc_error *e) {
     CUcontext before;
     cudaError_t status = of_driver(c->get_current(&before));
     if (!status) status = leave(c, before, make_current(c));
-    return status ? kvc_fail_cuda(e, status, "preparing %s", c->device.name) : 0;
+    return cuda_result(e, status, "preparing %s", c->device.name);
 }
 
 static void cuda_close(struct kvc_device *d) {
