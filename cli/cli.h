@@ -67,7 +67,7 @@ struct cli_input {
     struct kvc_model *model;
     struct kvc_weights *weights;
     int sampled_fingerprint; /* hash samples of the weights, not every byte */
-    int quiet;            /* no notes from cli_open() */
+    int quiet;               /* no notes from cli_open() */
 };
 /* Opens --model=FILE and --weights=FILE, once, and fills *o with the options of opening. */
 int cli_given_open(struct cli_input *in, struct kvc_open_options *o, struct kvc_error *e);

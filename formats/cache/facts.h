@@ -56,9 +56,9 @@ struct kvc_facts {
     /* of a tensor-parallel shard, of `shard_ranks`; 0 ranks: of none, or unknown */
     uint64_t shard_rank, shard_ranks;
     const uint8_t *shard_set; /* KVC_SHARD_SET_BYTES bytes */
-    const char *rows_used; /* positions that are no padding */
-    const char *scale[2];  /* of values of 8 bits: K and latents, V (scales.h) */
-    const char *identity;  /* at the start of the chain of prefix keys (prefix.h) */
+    const char *rows_used;    /* positions that are no padding */
+    const char *scale[2];     /* of values of 8 bits: K and latents, V (scales.h) */
+    const char *identity;     /* at the start of the chain of prefix keys (prefix.h) */
 
     /* Of the model; 0: unknown. */
     const char *model, *architecture, *adapters;
@@ -66,8 +66,8 @@ struct kvc_facts {
     uint64_t head_dim_v; /* of V, where it differs; see kvc_facts_head_dim_v() */
 
     /* Of llama.cpp's files. */
-    int had_tokens;      /* 1: the file had token ids */
-    int plain_tokens;    /* 1: token ids are a plain list, not a server's */
+    int had_tokens;   /* 1: the file had token ids */
+    int plain_tokens; /* 1: token ids are a plain list, not a server's */
 };
 
 /* Decodes the fact of a key from its value of n bytes in the list, as meta.c keeps it; NULL: the

@@ -18,8 +18,9 @@
 #define PIECE (UINT64_C(1) << 24)       /* bytes that are hashed alone */
 #define STEP ((uint64_t)1 << 18)        /* bytes of a piece in memory at a time */
 #define REMEMBERED (UINT64_C(64) << 20) /* smaller files are hashed before a folder is made */
-#define SETTLED 2 /* seconds: a file may change twice within one tick of its file system's clock \
-                   */
+#define SETTLED                                                                      \
+    2 /* seconds: a file may change twice within one tick of its file system's clock \
+       */
 #define HEX_BYTES (2 * KVC_SHA256_BYTES)
 
 /* --- hashing --- */
