@@ -2,6 +2,7 @@
  * configurations, facts of namespaces. */
 #include "tests/fuzz/fuzz.h"
 
+#include "formats/api/kvc.h"
 #include "formats/store/dir/conf.h"
 #include "formats/store/object.h"
 
