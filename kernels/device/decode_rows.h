@@ -1,6 +1,6 @@
 /* decode_rows.h: rows of one head, tile by tile: a warp has rows x channels as words in shared
  * memory and runs a run's operations over them, the last stage of the recipe first. Their
- * arithmetic is that of the stages' specs (codecs/*/*/NAME.md), operation by operation; launch.h
+ * arithmetic is that of the stages' specs (the stages' pages), operation by operation; launch.h
  * has their operands. Operations check the indices that they decode; everything else was checked by
  * the code that made the operations. One source for GPU and host. */
 #ifndef KVC_DECODE_ROWS_H
