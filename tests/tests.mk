@@ -18,6 +18,9 @@ $B/tests/unit/test_libraries: $B/tests/unit/test_libraries.o $(FAKE_CUDA) $B/$(S
 	$(SAY) LD $@
 	$(LINK) $^ '-Wl,-rpath,$$ORIGIN/../..:$$ORIGIN/../cuda' -lcmocka $(LIBS)
 
+# libkvc as a reader of the conformance set
+CONFORMANCE := $B/tests/conformance/reader
+
 # it makes zips by libarchive itself, which the library only loads
 $B/tests/unit/test_npz: override KVC_LDLIBS += -larchive
 
@@ -139,8 +142,6 @@ CONNECTORS ?= transformers llama lmcache sglang vllm vllm_tier
 test-connectors: all
 	@sh tests/connectors/run.sh $(if $(QUICK),--quick) $B $(CONNECTORS)
 
-# libkvc as a reader of the conformance set
-CONFORMANCE := $B/tests/conformance/reader
 $(CONFORMANCE): $B/tests/conformance/reader.o $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)

@@ -114,7 +114,7 @@ static void other_types_have_no_scales(void **state) {
         struct kvc_store_namespace *ns = open_namespace(s, x);
         assert_null(strstr(kvc_store_namespace_facts(ns), "scale"));
         assert_string_equal(kvc_store_namespace_name(ns),
-                            "ccf45a51619dc3ca7cab330ba0148b24cbf0bd2e633ed80921d7e590df5fc15d");
+                            "a234e540b77bc8ad78c7f2e2e345428576a5767ac02934a34a590712829101a8");
         kvc_store_namespace_close(ns);
         unmake(x);
     }
