@@ -16,13 +16,13 @@
 
 /* Hashes of all bytes first: two fine-tunes may agree in all samples. */
 static const char *const fingerprints[] = {
-    KVC_KEY_FINGERPRINT "gguf.full",
-    KVC_KEY_FINGERPRINT "safetensors.full",
+    KVC_KEY_FINGERPRINT "gguf.pieces",
+    KVC_KEY_FINGERPRINT "safetensors.pieces",
     KVC_KEY_FINGERPRINT "gguf.sampled",
     KVC_KEY_FINGERPRINT "safetensors.sampled",
 };
 
-/* Writes "model.fingerprint.gguf.full:<hex>"; returns 0 if the metadata have no fingerprint. */
+/* Writes "model.fingerprint.gguf.pieces:<hex>"; returns 0 if the metadata have no fingerprint. */
 static int by_fingerprint(const struct kvc_meta *meta, char *text, size_t size) {
     for (size_t i = 0; i < sizeof fingerprints / sizeof fingerprints[0]; i++) {
         const struct kvc_meta_entry *entry = kvc_meta_find(meta, fingerprints[i]);

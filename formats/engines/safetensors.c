@@ -76,9 +76,9 @@ static const struct fact {
     {"values_recipe", KVC_KEY_VALUES_RECIPE, FACT_TEXT},
     {"values_profile", KVC_KEY_VALUES_PROFILE, FACT_HASH},
     {"fingerprint_gguf_sampled", KVC_KEY_FINGERPRINT "gguf.sampled", FACT_HASH},
-    {"fingerprint_gguf_full", KVC_KEY_FINGERPRINT "gguf.full", FACT_HASH},
+    {"fingerprint_gguf_pieces", KVC_KEY_FINGERPRINT "gguf.pieces", FACT_HASH},
     {"fingerprint_safetensors_sampled", KVC_KEY_FINGERPRINT "safetensors.sampled", FACT_HASH},
-    {"fingerprint_safetensors_full", KVC_KEY_FINGERPRINT "safetensors.full", FACT_HASH},
+    {"fingerprint_safetensors_pieces", KVC_KEY_FINGERPRINT "safetensors.pieces", FACT_HASH},
 };
 
 /* --- reading --- */

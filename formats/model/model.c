@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define TAG_SAMPLED "kvc model sampled 0\n"
-#define TAG_FULL "kvc model full 1\n"
+#define TAG_FULL "kvc model pieces 1\n"
 #define SAMPLES 64
 #define SAMPLE_BYTES UINT64_C(4096)
 #define STEP_BYTES ((size_t)1 << 18) /* of a file that is hashed are in memory together */

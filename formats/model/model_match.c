@@ -54,7 +54,7 @@ static enum kvc_model_kind other_kind(enum kvc_model_kind kind) {
 
 static void fingerprint_key(char *key, size_t size, enum kvc_model_kind kind, int full) {
     snprintf(key, size, "%s%s.%s", KVC_KEY_FINGERPRINT, kvc_model_kind_name(kind),
-             full ? "full" : "sampled");
+             full ? "pieces" : "sampled");
 }
 
 static int store_text(struct kvc_meta *meta, const char *key, const char *v, struct kvc_error *e) {

@@ -398,7 +398,7 @@ class TestPrefix(Case):
         model, ids = llama(), prompt(300)
         model.save_pretrained(self.path("model"))
         store, prefix = self.open(model, weights=self.path("model"))
-        self.assertIn("safetensors.full", prefix.namespace.facts)
+        self.assertIn("safetensors.pieces", prefix.namespace.facts)
         self.assertEqual(prefix.put(cache_of(model, ids), ids, wait=True), CHUNK)
         again = transformers.LlamaForCausalLM.from_pretrained(self.path("model"))
         self.assertEqual(kvc.Prefix(store, again, weights=self.path("model"), chunk=CHUNK).get(ids).get_seq_length(), CHUNK)

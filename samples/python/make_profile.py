@@ -371,12 +371,12 @@ def weights_files(path):
 
 
 def fingerprints(path):
-    """SHA-256 over the weights files: sampled and full, as section 2 of kvc's KEYS.md says."""
+    """SHA-256 over the weights files, of samples and of pieces, as section 2 of kvc's KEYS.md says."""
     files, kind = weights_files(path)
     if not files:
         return {}
     sums = {a: hashlib.sha256(f"kvc model {a} {n}\n{kind}\n".encode() + struct.pack("<I", len(files)))
-            for a, n in (("sampled", 0), ("full", 1))}
+            for a, n in (("sampled", 0), ("pieces", 1))}
     for name in files:
         size = os.path.getsize(name)
         with open(name, "rb") as f:
@@ -396,7 +396,7 @@ def fingerprints(path):
             pieces = hashlib.sha256()
             while piece := f.read(1 << 24):
                 pieces.update(hashlib.sha256(piece).digest())
-            sums["full"].update(pieces.digest())
+            sums["pieces"].update(pieces.digest())
     return {f"model.fingerprint.{kind}.{a}": s.hexdigest() for a, s in sums.items()}
 
 

@@ -24,10 +24,10 @@ def sha(*parts):
     return hashlib.sha256(b"".join(parts)).digest()
 
 
-def full(kind, *files):
-    """The full fingerprint of a model's files."""
+def pieces_of(kind, *files):
+    """The fingerprint of all bytes of a model's files."""
     pieces = [sha(*(sha(f[i:i + PIECE]) for i in range(0, len(f), PIECE))) for f in files]
-    return sha(b"kvc model full 1\n", kind, b"\n", u32(len(files)), *(u64(len(f)) + p for f, p in zip(files, pieces)))
+    return sha(b"kvc model pieces 1\n", kind, b"\n", u32(len(files)), *(u64(len(f)) + p for f, p in zip(files, pieces)))
 
 
 def sampled(kind, data, header):
@@ -53,9 +53,9 @@ def examples():
     for what, facts in SPACES.items():
         yield f"namespace ({what})", namespace(facts).hex()
     yield "sampled (GGUF)", sampled(b"gguf", GGUF, len(GGUF)).hex()
-    yield "full (GGUF)", full(b"gguf", GGUF).hex()
+    yield "pieces (GGUF)", pieces_of(b"gguf", GGUF).hex()
     yield "sampled (safetensors)", sampled(b"safetensors", SAFETENSORS, 8 + len(HEADER)).hex()
-    yield "full (safetensors)", full(b"safetensors", SAFETENSORS).hex()
+    yield "pieces (safetensors)", pieces_of(b"safetensors", SAFETENSORS).hex()
     yield "tokenizer", sha(b"kvc tokenizer 0\n", u32(1), b"a", u32(2), b" b").hex()
 
 

@@ -2128,7 +2128,7 @@ def prefix_identity(meta):
         lora = meta.get("model.adapters", "")
         return text + ("+lora:" + hashlib.sha256(lora.encode()).hexdigest()[:16] if lora else "")
 
-    for algorithm in ("full", "sampled"):
+    for algorithm in ("pieces", "sampled"):
         for kind in ("gguf", "safetensors"):
             value = meta.get(f"model.fingerprint.{kind}.{algorithm}")
             if value is not None:

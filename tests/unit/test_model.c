@@ -142,7 +142,7 @@ static void test_tiny(void **state) {
     assert_true(m.rope_theta == 10000.0);
     assert_hash(m.sampled, "2237bc72da7b6022041b7d1c2e7b8dee6a69a53556bc61ecab8ae00be8327b64");
     assert_int_equal(m.has_full, 1);
-    assert_hash(m.full, "969fd56b65bccee0da0ad6eb55d81abe8f601fb4840aa77bbc973ba863f304a5");
+    assert_hash(m.full, "babd3927ff6c32e4a1ebf40f4ed3e473bd05efa522b6e445b4c94aeb5d76e262");
     assert_int_equal(m.has_tokenizer, 1);
     assert_hash(m.tokenizer, "3b9db1c2c0c357356531ef7ada42f3b539ce2b426e8f8f3ddba5d703a2ba8c8b");
 }
@@ -270,7 +270,7 @@ static void test_safetensors(void **state) {
     assert_int_equal(m.kind, KVC_MODEL_SAFETENSORS);
     assert_string_equal(m.arch, "");
     assert_hash(m.sampled, "1cd0d79d87d68899c00ccc1683bf04dde2a109b460a36ca9c6529342d70aea57");
-    assert_hash(m.full, "42ff86d35b202001fc1b61b0744dcd0757b2916c1ce5f8d494b02a8c9b817020");
+    assert_hash(m.full, "dfc27f5e94338e51af3a671a6cd6cb8d2ea3281ccba382598834476225883046");
     assert_int_equal(kvc_model_read(folder, 0, &m, &e), 0);
     assert_hash(m.sampled, "1cd0d79d87d68899c00ccc1683bf04dde2a109b460a36ca9c6529342d70aea57");
 
@@ -500,7 +500,7 @@ static void test_store(void **state) {
     const struct kvc_meta_entry *print = kvc_meta_find(&meta, "model.fingerprint.gguf.sampled");
     assert_non_null(print);
     assert_memory_equal(print->value, m.sampled, sizeof m.sampled);
-    assert_null(kvc_meta_find(&meta, "model.fingerprint.gguf.full"));
+    assert_null(kvc_meta_find(&meta, "model.fingerprint.gguf.pieces"));
     kvc_meta_free(&meta);
 
     struct kvc_meta other = {0};

@@ -164,8 +164,8 @@ static void test_identity(void **state) {
     /* each is preferred to those before it */
     static const char *const keys[] = {"model.fingerprint.safetensors.sampled",
                                        "model.fingerprint.gguf.sampled",
-                                       "model.fingerprint.safetensors.full",
-                                       "model.fingerprint.gguf.full"};
+                                       "model.fingerprint.safetensors.pieces",
+                                       "model.fingerprint.gguf.pieces"};
     for (unsigned i = 0; i < 4; i++) {
         char hex[2 * KVC_SHA256_BYTES + 1], wanted[256];
         memset(hash, (int)(0xa0 + i), sizeof hash);

@@ -218,7 +218,7 @@ static void caches(void **state) {
     (void)state;
     struct maker m = make_good();
     m.key[m.keys++] =
-        (struct key){"model.fingerprint.gguf.full",
+        (struct key){"model.fingerprint.gguf.pieces",
                      "01ab000000000000000000000000000000000000000000000000000000000007"};
     struct kvc_profile *p = must_open(&m);
     fits(p, make_cache(&right, "halves"), KVC_OK, "halves");
@@ -249,7 +249,7 @@ static void caches(void **state) {
     fits(p, with_number(make_cache(&right, "halves"), KVC_KEY_MODEL_LAYERS, 4), KVC_ERR_MODEL,
          "other layers");
     /* fingerprints: of one kind the same or not, of another kind no matter */
-    static const char full[] = "model.fingerprint.gguf.full",
+    static const char full[] = "model.fingerprint.gguf.pieces",
                       sampled[] = "model.fingerprint.gguf.sampled";
     fits(p, with_bytes(make_cache(&right, "halves"), full, 7, 32), KVC_OK, "the same weights");
     fits(p, with_bytes(make_cache(&right, "halves"), full, 8, 32), KVC_ERR_MODEL, "other weights");

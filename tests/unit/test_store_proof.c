@@ -180,7 +180,7 @@ static void facts_of_namespaces(void **state) {
                                        "hadamard.v=8",
                                        "sliding.window=0",
                                        "shard.rank=0",
-                                       "model.fingerprint.gguf.full=" HASH,
+                                       "model.fingerprint.gguf.pieces=" HASH,
                                        "shard.ranks=2",
                                        NULL};
     static const struct {
@@ -200,7 +200,7 @@ static void facts_of_namespaces(void **state) {
         {11, "hadamard.v=16"},
         {12, "sliding.window=1024"},
         {13, "shard.rank=1"},
-        {14, "model.fingerprint.gguf.full=" HASH2},
+        {14, "model.fingerprint.gguf.pieces=" HASH2},
         {15, "shard.ranks=4"},
     };
     struct made *x = make(2 * CHUNK, 3, base), *same = make(2 * CHUNK, 3, base);
