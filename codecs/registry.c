@@ -32,10 +32,16 @@ static const struct kvc_arg unknown_arguments[] = {
 
 static int unknown_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
                           struct kvc_block *block, struct kvc_error *e) {
+    const long long id = args->i[0];
     (void)stored, (void)block;
+    /* IDS.md has the ranges */
+    if (id < 0x8000)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "coded by stage %lld, which this kvc does not know: use a newer kvc", id);
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                    "coded by stage %lld, which this kvc does not know: use a newer kvc",
-                    (long long)args->i[0]);
+                    "coded by stage %lld, %s, which this kvc does not know: the program that wrote "
+                    "the file has it",
+                    id, id < 0xc000 ? "an experiment" : "a private one");
 }
 
 const struct kvc_stage kvc_stage_unknown = {

@@ -1436,6 +1436,10 @@ def own_files():
         table(lambda raw: raw[:T_PIPELINE] + u8(1) + u16(19) + u8(9) + f64(0) + u8(32)))
     unsupported("stage", "stage 99", "A pipeline with stage 99: all but the rows of its tensors can be read.", "read")(
         table(at(T_PIPELINE + 1, u16(99))))
+    unsupported("stage-experiment", "an experiment", "A pipeline with stage 32768, the first of experiments.", "read")(
+        table(at(T_PIPELINE + 1, u16(32768))))
+    unsupported("stage-private", "private", "A pipeline with stage 49152, the first private one.", "read")(
+        table(at(T_PIPELINE + 1, u16(49152))))
 
     @good("table-longer", "Entries of parts, layers and tensors are longer than this version knows.")
     def _():
