@@ -923,7 +923,7 @@ def good_files():
                             "x-test.i64": (3, u64(2**64 - 1)), "x-test.f64": (4, struct.pack("<d", 1.5)),
                             "x-test.bytes": (6, b"\0\1"), "x-test.u64s": (7, u64(1, 2))}).file())
 
-    @good("write-version", "Written by version 9, readable from version 0 on.")
+    @good("write-version", "Written by version 9, readable from version 1 on.")
     def _():
         f = small().file()
         f.write = 9
