@@ -131,7 +131,8 @@ kvc_put_fn *cli_output_any_order(const struct cli_output *o) {
     return o->path ? cli_output_put : NULL;
 }
 
-int cli_output_error(const struct cli_output *o, struct kvc_error *e) {
+/* Says in *e why a write failed, if one did; else leaves *e as it is. Returns -1. */
+static int say_failed(const struct cli_output *o, struct kvc_error *e) {
     if (o->failed) cli_io_error(e, "%s: write error: %s", o->name, strerror(o->failed));
     return -1;
 }
@@ -260,7 +261,7 @@ void cli_output_abandon(struct cli_output *o) {
 }
 
 int cli_output_end(struct cli_output *o, int status, struct kvc_error *e) {
-    if (status) cli_output_error(o, e);
+    if (status) say_failed(o, e);
     else status = cli_output_commit(o, e);
     if (status) cli_output_abandon(o);
     return status;

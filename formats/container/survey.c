@@ -385,14 +385,6 @@ const struct kvc_survey *kvc_salvage_survey(struct kvc_cache *c, unsigned thread
     return s;
 }
 
-struct kvc_survey *kvc_salvage_end(struct kvc_cache *c) {
-    struct kvc_records *k = kvc_records_of(c);
-    struct kvc_survey *s = k->survey;
-    k->survey = NULL;
-    kvc_cache_free(c);
-    return s;
-}
-
 int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c,
                       struct kvc_selection *selection, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
