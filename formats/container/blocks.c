@@ -3,7 +3,6 @@
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
-#include "formats/cache/keys.h"
 #include "formats/container/decoded.h"
 #include "formats/container/device_blocks.h"
 #include "formats/container/inputs.h"

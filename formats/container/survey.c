@@ -3,7 +3,6 @@
 #include "formats/container/salvage.h"
 
 #include "codecs/memory.h"
-#include "formats/cache/keys.h"
 #include "formats/io/parallel.h"
 #include "formats/container/records.h"
 

@@ -4,7 +4,6 @@
 
 #include "formats/engines/import.h"
 #include "formats/engines/lmcache_chunk.h"
-#include "formats/io/bytes.h"
 #include "formats/io/json_text.h"
 #include "formats/io/member_name.h"
 
