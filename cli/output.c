@@ -92,11 +92,6 @@ int cli_output_exists(const char *path) {
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-static int is_directory(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 /* Writes all n bytes, also after interrupts: at an offset, or with UINT64_MAX where the descriptor
  * is. */
 static int write_all(struct cli_output *o, uint64_t offset, const char *data, size_t n) {
@@ -150,7 +145,7 @@ static int open_output(struct cli_output *o, const char *path, int named, int fo
     } else if (is_special(path)) {
         o->fd = open(path, O_WRONLY | O_CLOEXEC);
         if (o->fd < 0) return cli_io_error(e, "%s: %s", path, strerror(errno));
-    } else if (is_directory(path)) {
+    } else if (cli_folder_exists(path)) {
         return cli_usage_error(e, "%s is a directory: name a file in it", path);
     } else if (lstat(path, &st) &&
                errno != ENOENT) { /* a name that could not be given at the end */
