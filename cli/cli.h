@@ -120,8 +120,6 @@ kvc_write_fn cli_output_write;
 kvc_put_fn cli_output_put;
 /* Returns cli_output_put() where the output takes bytes in any order, or NULL. */
 kvc_put_fn *cli_output_any_order(const struct cli_output *o);
-/* Says in *e why a write failed, if one did; else leaves *e as it is. Returns -1. */
-int cli_output_error(const struct cli_output *o, struct kvc_error *e);
 int cli_output_commit(struct cli_output *o, struct kvc_error *e);
 void cli_output_abandon(struct cli_output *o); /* removes the temporary file; may be called twice */
 /* Commits an output, or where `status` says that writing failed, says in *e why. Abandons what is

@@ -66,7 +66,10 @@ static int find_library(struct cli_cuda *c, struct kvc_error *e) {
     return status ? -1 : 0;
 }
 
-const struct cli_cuda *cli_cuda_get(struct kvc_error *e) {
+/* Returns the library, which stays open: $KVC_CUDA_LIBRARY, or libkvc_cuda.so.0 in the loader's
+ * search path, beside the program or in ../lib from there. NULL and *e if there is none, or it has
+ * another version. */
+static const struct cli_cuda *get_cuda(struct kvc_error *e) {
     static struct cli_cuda cuda;
     static int tried, status;
     static char why[1024];
@@ -80,7 +83,7 @@ const struct cli_cuda *cli_cuda_get(struct kvc_error *e) {
 void cli_cuda_version(void) {
     struct kvc_error *e = cli_error_new(), *why = cli_error_new();
     char text[256];
-    const struct cli_cuda *cuda = cli_cuda_get(e);
+    const struct cli_cuda *cuda = get_cuda(e);
     int n = cuda ? cuda->devices(e) : 0;
     printf("devices: cpu");
     for (int i = 0; i < n; i++)
@@ -107,7 +110,7 @@ int cli_device_parse(struct cli_device *d, const char *text) {
 }
 
 static int open_cuda(struct cli_device *d, struct kvc_error *e) {
-    const struct cli_cuda *cuda = cli_cuda_get(e);
+    const struct cli_cuda *cuda = get_cuda(e);
     int n = cuda ? cuda->devices(e) : -1;
     if (n < 0) return -1;
     if (d->number >= n) {

@@ -17,10 +17,6 @@ struct cli_cuda {
 #undef F
 };
 
-/* Returns the library, which stays open: $KVC_CUDA_LIBRARY, or libkvc_cuda.so.0 in the loader's
- * search path, beside the program or in ../lib from there. NULL and *e if there is none, or it has
- * another version. */
-const struct cli_cuda *cli_cuda_get(struct kvc_error *e);
 /* Prints the lines "devices: ..." and "cuda: ..." of --version -v. */
 void cli_cuda_version(void);
 

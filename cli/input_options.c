@@ -29,7 +29,9 @@ int cli_find_format(const char *name, struct kvc_format_info *f) {
     return -1;
 }
 
-int cli_check_format(const char *option, const char *name, int writing) {
+/* Checks the options that follow a format's name and a colon, given to --OPTION. 0, or EXIT_TROUBLE
+ * (message printed). */
+static int check_format(const char *option, const char *name, int writing) {
     struct kvc_error *e = cli_error_new();
     int status = kvc_format_check(name, writing, NULL, e);
     if (status) status = cli_usage("--%s=%s: %s", option, name, kvc_error_message(e));
@@ -134,7 +136,7 @@ static const char *list_formats(char text[512], int writing) {
     return text;
 }
 
-const char *cli_format_names(void) {
+static const char *format_names(void) {
     static char text[512];
     return list_formats(text, 0);
 }
@@ -161,8 +163,7 @@ int cli_no_such_format(const char *option, const char *name, int writing) {
         if (!writing || f.written) known[n++] = f.name;
     if (*kvc_similar_names(name, known, near, sizeof near))
         return cli_usage("--%s=%s: there is no such format; did you mean %s?", option, name, near);
-    cli_join_words(writing ? cli_target_names() : cli_format_names(), " ", " or ", names,
-                   sizeof names);
+    cli_join_words(writing ? cli_target_names() : format_names(), " ", " or ", names, sizeof names);
     return cli_usage("--%s=%s: there is no such format; it is %s", option, name, names);
 }
 
@@ -172,7 +173,7 @@ static int take_format(const struct cli_option *o, void *state, const char *arg)
     struct kvc_format_info f;
     in->open.format = arg;
     return cli_find_format(arg, &f) ? cli_no_such_format(o->name, arg, 0)
-                                    : cli_check_format(o->name, arg, 0);
+                                    : check_format(o->name, arg, 0);
 }
 
 /* --- facts --- */
@@ -219,7 +220,7 @@ static int take_scales(const struct cli_option *o, void *state, const char *arg)
 const struct cli_option cli_input_options[] = {
     {"from", 0, "FORMAT[:OPTIONS]",
      "input is %s (default: its first bytes decide); OPTIONS of a format: KEY=VALUE,KEY=VALUE",
-     .take = take_format, .names = cli_format_names},
+     .take = take_format, .names = format_names},
     {"model", 0, "FILE",
      "the model's weights: geometry and RoPE facts; GGUF or safetensors (default: $KVC_MODEL)",
      CLI_TEXT(struct cli_input, open.model)},

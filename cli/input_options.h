@@ -12,9 +12,8 @@ extern const struct cli_option cli_input_options[];
 /* Returns the options of formats for reading, or for writing; their state is a struct cli_settings.
  */
 const struct cli_option *cli_format_options(int writing);
-/* Return the names of all formats, of those that can be written, of presets and stages, separated
- * by spaces. */
-const char *cli_format_names(void);
+/* Return the names of the formats that can be written, and of presets and stages, separated by
+ * spaces. */
 const char *cli_target_names(void);
 const char *cli_recipe_names(void);
 /* Takes a range "A:B" of positions, or a list of layers, into a struct cli_selection. */
@@ -29,9 +28,6 @@ extern const struct cli_option cli_selection_options[];
 int cli_no_such_format(const char *option, const char *name, int writing);
 /* Fills *f with the row of a format NAME, also with options after a colon; -1 if there is none. */
 int cli_find_format(const char *name, struct kvc_format_info *f);
-/* Checks the options that follow a format's name and a colon, given to --OPTION. 0, or EXIT_TROUBLE
- * (message printed). */
-int cli_check_format(const char *option, const char *name, int writing);
 /* Takes $KVC_MODEL as --model=FILE. Must be called before the options are taken, which replace it.
  */
 void cli_input_environment(struct cli_input *in);

@@ -57,6 +57,17 @@ static void say_note(void *state, int number, const char *name, const char *text
     if (number != KVC_NOTE_PAIRING || p->job.verbose) cli_note(NULL, number, name, text);
 }
 
+/* Chooses a profile for a file, by the options and the recipe in *how, where none is named, and
+ * gives it to *how. */
+static void choose_profile(struct cli_pack *p, const struct kvc_file *f,
+                           struct kvc_write_options *how) {
+    if (how->shared_profile || p->no_profile || p->joined.append) return;
+    kvc_shared_profile_close(p->chosen);
+    p->chosen = how->shared_profile = kvc_shared_profile_choose(f, how);
+    p->profile = (struct kvc_profile_info){.size = sizeof p->profile};
+    if (p->chosen) kvc_shared_profile_describe(p->chosen, &p->profile);
+}
+
 /* Packs a file by the options of *p, and fills p->done. */
 static int pack_file(void *state, const struct kvc_file *f, struct cli_output *out,
                      struct kvc_error *e) {
@@ -74,7 +85,7 @@ static int pack_file(void *state, const struct kvc_file *f, struct cli_output *o
     how.progress_state = &progress;
     how.put = cli_output_any_order(out);
     how.report = &p->done;
-    pack_choose_profile(p, part ? part : f, &how);
+    choose_profile(p, part ? part : f, &how);
     const int status = how.embed_profile && !how.shared_profile
                            ? cli_usage_error(e, "--embed-profile wants a --profile=FILE, as no "
                                                 "profile was chosen")
@@ -263,15 +274,6 @@ static int open_queries(struct cli_pack *p, struct kvc_error *e) {
     if (has_queries(p->queries)) return 0;
     return kvc_error_set(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NOTHING, "%s has no queries",
                          job_source(p->queries).name);
-}
-
-void pack_choose_profile(struct cli_pack *p, const struct kvc_file *f,
-                         struct kvc_write_options *how) {
-    if (how->shared_profile || p->no_profile || p->joined.append) return;
-    kvc_shared_profile_close(p->chosen);
-    p->chosen = how->shared_profile = kvc_shared_profile_choose(f, how);
-    p->profile = (struct kvc_profile_info){.size = sizeof p->profile};
-    if (p->chosen) kvc_shared_profile_describe(p->chosen, &p->profile);
 }
 
 static int open_profile(struct cli_pack *p, struct kvc_error *e) {

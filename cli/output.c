@@ -92,11 +92,6 @@ int cli_output_exists(const char *path) {
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-static int is_directory(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 /* Writes all n bytes, also after interrupts: at an offset, or with UINT64_MAX where the descriptor
  * is. */
 static int write_all(struct cli_output *o, uint64_t offset, const char *data, size_t n) {
@@ -131,7 +126,8 @@ kvc_put_fn *cli_output_any_order(const struct cli_output *o) {
     return o->path ? cli_output_put : NULL;
 }
 
-int cli_output_error(const struct cli_output *o, struct kvc_error *e) {
+/* Says in *e why a write failed, if one did; else leaves *e as it is. Returns -1. */
+static int say_failed(const struct cli_output *o, struct kvc_error *e) {
     if (o->failed) cli_io_error(e, "%s: write error: %s", o->name, strerror(o->failed));
     return -1;
 }
@@ -149,7 +145,7 @@ static int open_output(struct cli_output *o, const char *path, int named, int fo
     } else if (is_special(path)) {
         o->fd = open(path, O_WRONLY | O_CLOEXEC);
         if (o->fd < 0) return cli_io_error(e, "%s: %s", path, strerror(errno));
-    } else if (is_directory(path)) {
+    } else if (cli_folder_exists(path)) {
         return cli_usage_error(e, "%s is a directory: name a file in it", path);
     } else if (lstat(path, &st) &&
                errno != ENOENT) { /* a name that could not be given at the end */
@@ -260,7 +256,7 @@ void cli_output_abandon(struct cli_output *o) {
 }
 
 int cli_output_end(struct cli_output *o, int status, struct kvc_error *e) {
-    if (status) cli_output_error(o, e);
+    if (status) say_failed(o, e);
     else status = cli_output_commit(o, e);
     if (status) cli_output_abandon(o);
     return status;

@@ -38,18 +38,12 @@ struct cli_pack {
 
 /* Checks the options beside --join. 0, or EXIT_TROUBLE (message printed). */
 int pack_check_join(struct cli_pack *p);
-/* Opens all operands and joins them. pack_join_close() closes them. */
-struct kvc_file *pack_join_open(void *state, const char *path, struct kvc_error *e);
+/* Closes the operands that were opened. */
 void pack_join_close(struct cli_pack *p);
 
 /* Packs a file by each preset to nowhere, and prints ratio and error (--curve). Returns an exit
  * status. */
 int pack_curve(struct cli_pack *p, const char *path, struct kvc_error *e);
-
-/* Chooses a profile for a file, by the options and the recipe in *how, where none is named, and
- * gives it to *how. */
-void pack_choose_profile(struct cli_pack *p, const struct kvc_file *f,
-                         struct kvc_write_options *how);
 
 /* Returns bytes of rows divided by bytes of the output. */
 double pack_ratio(const struct kvc_write_report *r);

@@ -4,26 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int pack_check_join(struct cli_pack *p) {
-    const int n = p->job.files.n;
-    if (!p->job.joins) return 0;
-    const char *option = p->joined.append ? "--append" : "--join";
-    if (!n) return cli_usage("%s needs files to join", option);
-    if (p->learn_path) return cli_usage("%s and --learn-profile exclude each other", option);
-    if (p->job.remove) return cli_usage("%s and --rm exclude each other", option);
-    if (!p->job.output && !p->job.to_stdout && !p->job.test)
-        return cli_usage("%s needs -o FILE or -c", option);
-    if (p->joined.append &&
-        (p->joined.heads || cli_given("recipe") || p->how.dequantize || p->part.given))
-        return cli_usage("--append excludes --join=heads, -r, --dequantize, --tokens and --layers: "
-                         "the recipe is that of %s",
-                         p->joined.append);
-    p->joined.n = n + (p->joined.append != NULL);
-    p->joined.paths = p->job.files.path;
-    p->job.open = pack_join_open;
-    return 0;
-}
-
 /* Opens the operands. Ranks have other heads than the model that --model names, which the joined
  * cache is compared with. */
 static int open_all(struct cli_pack *p, struct kvc_error *e) {
@@ -58,7 +38,8 @@ static int take_recipe(struct cli_pack *p, struct kvc_error *e) {
                                                        : 0;
 }
 
-struct kvc_file *pack_join_open(void *state, const char *path, struct kvc_error *e) {
+/* Opens all operands and joins them. */
+static struct kvc_file *open_joined(void *state, const char *path, struct kvc_error *e) {
     struct cli_pack *p = state;
     struct cli_joined *all = &p->joined;
     struct kvc_open_options o;
@@ -75,6 +56,26 @@ struct kvc_file *pack_join_open(void *state, const char *path, struct kvc_error 
                                          .n_token_ids = p->n_token_ids,
                                          .note = o.note};
     return kvc_file_join_by((const struct kvc_file *const *)all->file, (size_t)all->n, &how, e);
+}
+
+int pack_check_join(struct cli_pack *p) {
+    const int n = p->job.files.n;
+    if (!p->job.joins) return 0;
+    const char *option = p->joined.append ? "--append" : "--join";
+    if (!n) return cli_usage("%s needs files to join", option);
+    if (p->learn_path) return cli_usage("%s and --learn-profile exclude each other", option);
+    if (p->job.remove) return cli_usage("%s and --rm exclude each other", option);
+    if (!p->job.output && !p->job.to_stdout && !p->job.test)
+        return cli_usage("%s needs -o FILE or -c", option);
+    if (p->joined.append &&
+        (p->joined.heads || cli_given("recipe") || p->how.dequantize || p->part.given))
+        return cli_usage("--append excludes --join=heads, -r, --dequantize, --tokens and --layers: "
+                         "the recipe is that of %s",
+                         p->joined.append);
+    p->joined.n = n + (p->joined.append != NULL);
+    p->joined.paths = p->job.files.path;
+    p->job.open = open_joined;
+    return 0;
 }
 
 void pack_join_close(struct cli_pack *p) {

@@ -164,14 +164,6 @@ static void print_real(double x, char *text, size_t size) {
     else snprintf(text, size, "%" PRId64, digits);
 }
 
-void kvc_args_drop_encoder(const struct kvc_arg *table, size_t n, struct kvc_stage_args *args) {
-    for (size_t i = 0; i < n; i++)
-        if (table[i].encoder) {
-            args->i[i] = table[i].fallback;
-            args->f[i] = table[i].otherwise;
-        }
-}
-
 void kvc_args_print(const struct kvc_arg *table, size_t n, const struct kvc_stage_args *args,
                     char *text, size_t size) {
     size_t used = 0;

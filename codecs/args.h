@@ -41,8 +41,6 @@ int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, con
                    struct kvc_stage_args *args, struct kvc_error *e);
 /* Returns 1 when all arguments are equal. */
 int kvc_args_same(const struct kvc_stage_args *a, const struct kvc_stage_args *b);
-/* Sets the arguments that only encoders read to their fallbacks. */
-void kvc_args_drop_encoder(const struct kvc_arg *table, size_t n, struct kvc_stage_args *args);
 /* Prints the canonical text: required arguments without a key, and arguments that differ from their
  * fallbacks, in the order of the table. */
 void kvc_args_print(const struct kvc_arg *table, size_t n, const struct kvc_stage_args *args,

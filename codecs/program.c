@@ -44,7 +44,8 @@ struct kvc_program_run *kvc_program_run(struct kvc_program *p, uint64_t first, u
     return run;
 }
 
-int kvc_program_begin(struct kvc_program *p, uint64_t rows, struct kvc_error *e) {
+/* Begins the matrix: one run of `rows` rows. */
+static int begin(struct kvc_program *p, uint64_t rows, struct kvc_error *e) {
     p->n_runs = 0;
     return !rows || kvc_program_run(p, 0, rows, e) ? 0 : -1;
 }
@@ -66,7 +67,7 @@ int kvc_program_op(struct kvc_program *p, const struct kvc_device_op *op, struct
 
 int kvc_program_first(struct kvc_program *p, uint64_t rows, const struct kvc_device_op *op,
                       struct kvc_error *e) {
-    return kvc_program_begin(p, rows, e) ? -1 : kvc_program_op(p, op, e);
+    return begin(p, rows, e) ? -1 : kvc_program_op(p, op, e);
 }
 
 struct kvc_device_job *kvc_program_job(struct kvc_program *p, uint32_t kind, struct kvc_error *e) {

@@ -69,8 +69,6 @@ int kvc_pipeline_lower(const struct kvc_pipeline *line, struct kvc_block *block,
 
 /* --- for stages --- */
 
-/* Begins the matrix: one run of `rows` rows. */
-int kvc_program_begin(struct kvc_program *p, uint64_t rows, struct kvc_error *e);
 /* Adds a run without operations. Returns NULL when out of memory. */
 struct kvc_program_run *kvc_program_run(struct kvc_program *p, uint64_t first, uint64_t rows,
                                         struct kvc_error *e);

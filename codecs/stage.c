@@ -7,22 +7,10 @@ int kvc_stage_parse(const struct kvc_stage *stage, const char *text, struct kvc_
     return stage->check ? stage->check(args, e) : 0;
 }
 
-void kvc_stage_print(const struct kvc_stage *stage, const struct kvc_stage_args *args, char *text,
-                     size_t size) {
-    kvc_args_print(stage->args, stage->n_args, args, text, size);
-}
-
-void kvc_stage_print_stored(const struct kvc_stage *stage, const struct kvc_stage_args *args,
-                            char *text, size_t size) {
-    struct kvc_stage_args stored = *args;
-    kvc_args_drop_encoder(stage->args, stage->n_args, &stored);
-    kvc_stage_print(stage, &stored, text, size);
-}
-
 int kvc_stage_append(char *text, size_t size, const struct kvc_stage *stage,
                      const struct kvc_stage_args *args) {
     char buffer[KVC_MAX_ARGS];
-    kvc_stage_print(stage, args, buffer, sizeof buffer);
+    kvc_args_print(stage->args, stage->n_args, args, buffer, sizeof buffer);
     if (kvc_text_append(text, size, stage->name)) return -1;
     if (!*buffer) return 0;
     if (kvc_text_append(text, size, ":") || kvc_text_append(text, size, buffer)) return -1;

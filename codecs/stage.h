@@ -154,12 +154,6 @@ struct kvc_stage {
  * does not give. */
 int kvc_stage_parse(const struct kvc_stage *stage, const char *text, struct kvc_stage_args *args,
                     struct kvc_error *e);
-/* Prints the canonical text, "" for the fallbacks; parsing it gives the same arguments. */
-void kvc_stage_print(const struct kvc_stage *stage, const struct kvc_stage_args *args, char *text,
-                     size_t size);
-/* Prints the canonical text as files store it, without the arguments that only encoders read. */
-void kvc_stage_print_stored(const struct kvc_stage *stage, const struct kvc_stage_args *args,
-                            char *text, size_t size);
 /* Appends `name` or `name:arguments` to a text of `size` bytes, NUL included. Returns -1 when it
  * does not fit. */
 int kvc_stage_append(char *text, size_t size, const struct kvc_stage *stage,

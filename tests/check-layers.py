@@ -87,21 +87,21 @@ HELPERS = {
 BUDGET = {
     "kernels": 4550,
     "kernels/device": 3210,
-    "codecs": 5480,  # spare contexts of zstd; equations in blocks that stay in the caches
+    "codecs": 5460,  # spare contexts of zstd; equations in blocks that stay in the caches
     "codecs/recipes": 450,
     "codecs/stages": 6520,
     "codecs/papers": 2040,
-    "formats/io": 3450,
-    "formats/cache": 6100,  # sets of shards, RoPE that is unknown
-    "formats/engines": 10260,
+    "formats/io": 3430,
+    "formats/cache": 6040,  # sets of shards, RoPE that is unknown
+    "formats/engines": 10190,
     # folders of profiles and the choice of one; a hash of all weights by all cores
-    "formats/model": 7300,
+    "formats/model": 7270,
     "formats/compare": 3010,  # the steps of a comparison, and what differs beside values, which were kvc-diff's
-    "formats/container": 7060,  # version 1: content id, rotations, binary arguments, what blocks stand on
+    "formats/container": 7040,  # version 1: content id, rotations, binary arguments, what blocks stand on
     "formats/file": 2350,  # lists of token ids and files of some tokens each, which were the tools'
     "formats/device": 3350,
     "formats/device/cuda": 500,
-    "formats/api": 6300,  # what the tools and the store did by themselves
+    "formats/api": 6260,  # what the tools and the store did by themselves
     "formats/store": 4210,  # tiers, checks and moves of objects, which were in kvc-store
     "formats/store/tier": 700,
     "formats/store/backends": 9030,  # what doctor and stat asked of directories

@@ -1,6 +1,5 @@
 /* store_find.c: kvc-store get and find, and the namespaces and tokens that commands take. */
 #include "cli/store/store_tool.h"
-#include "cli/text.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

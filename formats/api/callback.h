@@ -16,9 +16,7 @@ struct kvc_callback {
     int counts, cancelled;
 };
 
-/* Fills *e: the caller has cancelled the call, which every later write repeats. Returns -1. */
-int kvc_callback_cancel(struct kvc_callback *c, struct kvc_error *e);
-/* Tells the caller of `done` bytes. Returns -1 where it cancels. */
+/* Tells the caller of `done` bytes. Returns -1 where it cancels, as does every later write. */
 int kvc_callback_progress(struct kvc_callback *c, uint64_t done, struct kvc_error *e);
 struct kvc_sink kvc_callback_sink(struct kvc_callback *c);
 

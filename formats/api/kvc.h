@@ -151,8 +151,8 @@ struct kvc_open_options {
 };
 
 /* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than
- * options->model is refused. Files are read, never mapped: a file that is cut short meanwhile is an
- * error, and no SIGBUS. */
+ * options->model is refused. Files are read, and mapped only if options->map says so: a file that
+ * is cut short meanwhile is an error, and no SIGBUS. */
 KVC_API struct kvc_file *kvc_file_open(const char *path, const struct kvc_open_options *options,
                                        struct kvc_error *e);
 /* Opens several files as the members of one cache. */

@@ -1,5 +1,5 @@
 /* kvc_check.c: implements kvc_file_check() and kvc_check() of kvc.h. The work is done in
- * formats/container/check.c. */
+ * formats/container/inspect.c. */
 #include "formats/api/kvc.h"
 #include "formats/api/kvc_file.h"
 #include "formats/api/sized.h"

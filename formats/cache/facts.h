@@ -63,7 +63,7 @@ struct kvc_facts {
     /* Of the model; 0: unknown. */
     const char *model, *architecture, *adapters;
     uint64_t layers, query_heads, kv_heads, head_dim;
-    uint64_t head_dim_v; /* of V, where it differs; see kvc_facts_head_dim_v() */
+    uint64_t head_dim_v; /* of V, where it differs from head_dim */
 
     /* Of llama.cpp's files. */
     int had_tokens;   /* 1: the file had token ids */
@@ -90,10 +90,5 @@ int kvc_scales_check(const char *text);
 /* Reads the numbers of a layer, which ends with ',' or the text. Counts them in *n, and keeps the
  * first `room`. Returns the rest, or NULL. */
 const char *kvc_scales_layer(const char *text, float *scale, uint64_t room, uint64_t *n);
-
-/* Returns the channels of a head of V. */
-static inline uint64_t kvc_facts_head_dim_v(const struct kvc_facts *facts) {
-    return facts->head_dim_v ? facts->head_dim_v : facts->head_dim;
-}
 
 #endif

@@ -97,7 +97,8 @@ int kvc_join_meta(struct kvc_meta *to, const struct kvc_join_operand *from, size
 
 /* --- parts and layers --- */
 
-enum kvc_role kvc_join_role_of(const struct kvc_cache *c, uint32_t part) {
+/* Returns the role of the first tensor of a part; K if it has none. */
+static enum kvc_role role_of(const struct kvc_cache *c, uint32_t part) {
     for (uint32_t t = 0; t < c->n_tensors; t++)
         if (c->layer[c->tensor[t].layer].part == part) return c->tensor[t].role;
     return KVC_ROLE_K;
@@ -106,8 +107,7 @@ enum kvc_role kvc_join_role_of(const struct kvc_cache *c, uint32_t part) {
 uint32_t kvc_join_find_part(const struct kvc_cache *c, enum kvc_part_kind kind,
                             enum kvc_role role) {
     for (uint32_t i = 0; i < c->n_parts; i++)
-        if (c->part[i].kind == kind &&
-            (kind != KVC_PART_COMPANION || kvc_join_role_of(c, i) == role))
+        if (c->part[i].kind == kind && (kind != KVC_PART_COMPANION || role_of(c, i) == role))
             return i;
     return KVC_NONE;
 }

@@ -22,8 +22,6 @@ int kvc_join_meta(struct kvc_meta *to, const struct kvc_join_operand *from, size
 
 /* Refuses recurrent states, snapshots and several streams. */
 int kvc_join_check_operand(const struct kvc_join_operand *x, struct kvc_error *e);
-/* Returns the role of the first tensor of a part; K if it has none. */
-enum kvc_role kvc_join_role_of(const struct kvc_cache *c, uint32_t part);
 /* Returns the part of this kind, and of companions with this role; or KVC_NONE. */
 uint32_t kvc_join_find_part(const struct kvc_cache *c, enum kvc_part_kind kind, enum kvc_role role);
 /* Checks that b has attention layers of the kind of a's part. */

@@ -15,13 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns 1 for keys that this reader understands although they are marked critical. Version 0 has
- * none: kvc writes every key as ancillary, because no key changes the meaning of the bytes. */
-static int understands_critical(const char *key) {
-    (void)key;
-    return 0;
-}
-
 static void entry_free(struct kvc_meta_entry *entry) {
     free(entry->key);
     free(entry->value);
@@ -403,7 +396,7 @@ int kvc_meta_decode(struct kvc_meta *m, const uint8_t *bytes, size_t n, struct k
         if (i && strcmp(last, key) >= 0)
             return kvc_fail(e, KVC_ERR_DAMAGED, "metadata keys are not sorted and unique at '%s'",
                             key);
-        if (critical && !understands_critical(key))
+        if (critical) /* no key of version 1 is */
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "this kvc does not know the metadata key '%s', which a reader must "
                             "understand: use a newer kvc",

@@ -1,6 +1,6 @@
 /* prefix_space.h: the namespace of a cache: a hash of all facts, beside its tokens, by which it can
- * stand for another one. Not for comparing the facts one by one (model_match.h, kvc-diff). KEYS.md,
- * "Namespace". */
+ * stand for another one. Not for comparing the facts one by one (facts_differ.c, kvc-diff).
+ * KEYS.md, "Namespace". */
 #ifndef KVC_PREFIX_SPACE_H
 #define KVC_PREFIX_SPACE_H
 

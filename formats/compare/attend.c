@@ -11,13 +11,6 @@
 
 /* --- matching --- */
 
-static uint32_t attend_find_queries(const struct kvc_cache *c, uint32_t layer) {
-    for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (c->tensor[t].role == KVC_ROLE_QUERIES && c->layer[c->tensor[t].layer].index == layer)
-            return t;
-    return KVC_NONE;
-}
-
 static const struct kvc_tensor_pair *find_values(const struct kvc_pairs *p,
                                                  const struct kvc_tensor_pair *k) {
     for (size_t i = 0; i < p->n_tensors; i++) {
@@ -60,7 +53,7 @@ static int list_layers(struct views *x, struct kvc_error *e) {
         if (!v || !k->heads || !v->heads || !k->parts->rows.rows) continue;
         const enum kvc_part_kind kind = k->parts->part[0]->kind;
         if ((kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) ||
-            attend_find_queries(x->queries, k->layer) == KVC_NONE)
+            kvc_attention_queries(x->queries, k->layer) == KVC_NONE)
             continue;
         struct kvc_attended_layer *to = &a->layer[a->n];
         to->k = k;
@@ -86,7 +79,7 @@ static struct kvc_attention_layer attend_layer_of(const struct views *x,
         .queries = x->queries,
         .k = {to->k->tensor[0], to->k->tensor[1]},
         .v = {to->v->tensor[0], to->v->tensor[1]},
-        .q = attend_find_queries(x->queries, to->k->layer),
+        .q = kvc_attention_queries(x->queries, to->k->layer),
         .rows = &to->k->parts->rows,
         .window = window,
     };

@@ -28,6 +28,13 @@ struct arrays {
     float *memory;
 };
 
+uint32_t kvc_attention_queries(const struct kvc_cache *c, uint32_t layer) {
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (c->tensor[t].role == KVC_ROLE_QUERIES && c->layer[c->tensor[t].layer].index == layer)
+            return t;
+    return KVC_NONE;
+}
+
 static size_t padded(size_t n) {
     return (n + LANES - 1) / LANES * LANES;
 }

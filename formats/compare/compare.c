@@ -98,7 +98,8 @@ void kvc_matching_free(struct kvc_matching *m) {
 
 /* --- measures --- */
 
-void kvc_difference_measure(struct kvc_difference *d) {
+/* Computes rms, frobenius and cosine from the sums. */
+static void measure(struct kvc_difference *d) {
     double a = sqrt(d->aa), b = sqrt(d->bb), difference = sqrt(d->dd);
     d->rms = d->finite ? sqrt(d->dd / (double)d->finite) : 0;
     d->frobenius = a > 0 ? difference / a : difference > 0 ? (double)INFINITY : 0;
@@ -121,7 +122,7 @@ void kvc_difference_add(struct kvc_difference *total, const struct kvc_differenc
     total->bb += part->bb;
     total->ab += part->ab;
     total->dd += part->dd;
-    kvc_difference_measure(total);
+    measure(total);
 }
 
 /* --- values --- */
@@ -366,9 +367,8 @@ static void count_equal(const struct comparison *c, uint64_t rows) {
 
 static void measure_detail(const struct comparison *c, uint64_t rows) {
     const struct kvc_difference_detail *detail = &c->o->detail;
-    for (uint64_t i = 0; detail->channel && i < c->row_values; i++)
-        kvc_difference_measure(&detail->channel[i]);
-    for (uint64_t i = 0; detail->row && i < rows; i++) kvc_difference_measure(&detail->row[i]);
+    for (uint64_t i = 0; detail->channel && i < c->row_values; i++) measure(&detail->channel[i]);
+    for (uint64_t i = 0; detail->row && i < rows; i++) measure(&detail->row[i]);
 }
 
 int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_cache *b,
@@ -408,7 +408,7 @@ int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_
     if (!rc && !equal) rc = compare_walk(c, rows, maximum, 1, NULL, e);
     for (uint64_t h = 0; h < heads; h++) {
         if (equal) out[h].values = rows->rows * c->dim;
-        kvc_difference_measure(&out[h]);
+        measure(&out[h]);
     }
     if (equal) count_equal(c, rows->rows);
     measure_detail(c, rows->rows);

@@ -47,9 +47,6 @@ struct kvc_compare_options {
     struct kvc_difference_detail detail; /* of kvc_compare_tensor() */
 };
 
-/* Computes rms, frobenius and cosine from the sums. */
-void kvc_difference_measure(struct kvc_difference *d);
-
 /* Compares matched rows of tensor ta of a and tb of b, whose rows must have equally many values, a
  * multiple of `heads` (which need not be how the tensors say rows are divided). Fills out[heads].
  * Memory: two blocks of rows. */

@@ -3,7 +3,6 @@
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
-#include "formats/cache/keys.h"
 #include "formats/container/decoded.h"
 #include "formats/container/device_blocks.h"
 #include "formats/container/inputs.h"
@@ -22,7 +21,7 @@
 /* Stages write numbers of up to 8 bytes where a block is decoded. */
 enum { ROW_ALIGN = 8 };
 
-/* A reader of its own, by which kvc_blocks_verify() knows such a cache. */
+/* A reader of its own, by which verifies() knows such a cache. */
 static int read_unverified(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
                            uint8_t *dst, struct kvc_error *e) {
     return kvc_blocks_read(c, tensor, first, n, dst, e);
@@ -34,7 +33,9 @@ struct kvc_cache kvc_container_unverified(const struct kvc_cache *c) {
     return plain;
 }
 
-int kvc_blocks_verify(const struct kvc_cache *c) {
+/* Returns 1 if each block that is decoded is to be compared with its digest, as in a damaged file.
+ */
+static int verifies(const struct kvc_cache *c) {
     const struct kvc_records *k = kvc_records_of(c);
     return k->survey || (k->verify && c->read != read_unverified);
 }
@@ -76,7 +77,9 @@ static uint64_t for_threads(const struct kvc_cache *c) {
     return all - all / 4;
 }
 
-int kvc_decode_memory_check(const struct kvc_cache *c, uint32_t tensor, struct kvc_error *e) {
+/* Refuses to decode blocks of a tensor for which the memory of the container does not suffice. The
+ * message says how much would. */
+static int check_memory(const struct kvc_cache *c, uint32_t tensor, struct kvc_error *e) {
     const uint64_t needs = thread_bytes(c, tensor), allowed = kvc_records_of(c)->max_memory;
     char label[64];
     if (needs <= for_threads(c)) return 0;
@@ -457,7 +460,7 @@ static int decode_whole(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     free(there);
     free(split.same);
     const struct kvc_records *k = kvc_records_of(c);
-    if (!status && kvc_blocks_verify(c)) status = check_digest(c, tensor, block, dst, e);
+    if (!status && verifies(c)) status = check_digest(c, tensor, block, dst, e);
     const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     if (!status && !held && kvc_pipeline_has(line, KVC_STAGE_AHEAD))
         kvc_inputs_offer(c, tensor, block, dst);
@@ -548,7 +551,7 @@ static struct kvc_decoded_block *decode_into_store(const struct kvc_cache *c, ui
                                                    uint64_t block, int kind, uint64_t bytes,
                                                    struct kvc_error *e) {
     struct kvc_decoded *const rows = kvc_records_of(c)->rows;
-    if (kvc_decode_memory_check(c, tensor, e)) return NULL;
+    if (check_memory(c, tensor, e)) return NULL;
     struct kvc_decoded_block *b = kvc_decoded_block(rows, tensor, block, kind, (size_t)bytes, e);
     if (b && decode_block(c, tensor, block, b->bytes, NULL, e)) {
         free(b);
@@ -584,11 +587,11 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
         if (first != cells->block[b] || stop != cells->block[b + 1] ||
             (uintptr_t)dst % ROW_ALIGN != 0) {
             if (read_part(c, k, tensor, b, first, stop - first, dst, e)) return -1;
-        } else if (kvc_decode_memory_check(c, tensor, e)) {
+        } else if (check_memory(c, tensor, e)) {
             return -1;
         } else if (may_decode_two(c, tensor, b, end, dst) &&
                    !decode_two_blocks(c, tensor, b, dst)) {
-            if (kvc_blocks_verify(c) && check_digests(c, tensor, b, dst, e)) return -1;
+            if (verifies(c) && check_digests(c, tensor, b, dst, e)) return -1;
             stop = cells->block[++b + 1];
         } else if (decode_block(c, tensor, b, dst, NULL, e)) {
             return -1;
@@ -603,13 +606,13 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
                         const struct kvc_row_places *places, uint8_t *rows, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
-    if (kvc_decode_memory_check(c, tensor, e)) return -1;
+    if (check_memory(c, tensor, e)) return -1;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     /* Blocks that are decoded two at once have no places. Digests, and blocks that are predicted
      * from this one, need its rows; strides are of the cache's shape. */
-    const int alone = !kvc_pipeline_decodes_two(line) && !kvc_blocks_verify(c) &&
+    const int alone = !kvc_pipeline_decodes_two(line) && !verifies(c) &&
                       !kvc_pipeline_has(line, KVC_STAGE_AHEAD) &&
                       k->shape[tensor].heads == shape->heads && k->shape[tensor].dim == shape->dim;
     struct kvc_row_places at = *places;
@@ -633,7 +636,7 @@ int kvc_blocks_check_two(const struct kvc_cache *c, uint64_t i) {
     const struct kvc_record *r = &k->record[i];
     if (r[0].type != KVC_RECORD_BLOCK || r[1].type != KVC_RECORD_BLOCK ||
         r[0].subject != r[1].subject || r[0].number + 1 != r[1].number ||
-        kvc_decode_memory_check(c, r->subject, NULL))
+        check_memory(c, r->subject, NULL))
         return 1;
     const uint64_t *const start = kvc_tensor_part(c, r->subject)->cells.block + r->number;
     uint8_t *dst = kvc_alloc(start[2] - start[0], kvc_row_bytes(&c->tensor[r->subject].shape));
@@ -666,13 +669,13 @@ int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e)
         kvc_records_release(k, i, list);
         return status;
     }
-    if (kvc_decode_memory_check(c, r->subject, e)) return -1;
+    if (check_memory(c, r->subject, e)) return -1;
     const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;
     const uint64_t rows = cells->block[r->number + 1] - cells->block[r->number];
     uint8_t *dst = kvc_alloc(rows, kvc_row_bytes(&c->tensor[r->subject].shape));
     if (!dst) return kvc_fail_memory(e, "a block");
     status = decode_block(c, r->subject, r->number, dst, NULL, e);
-    if (!status && !kvc_blocks_verify(c)) status = check_digest(c, r->subject, r->number, dst, e);
+    if (!status && !verifies(c)) status = check_digest(c, r->subject, r->number, dst, e);
     free(dst);
     return status;
 }

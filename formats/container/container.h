@@ -93,11 +93,8 @@ int kvc_cache_is_container(const struct kvc_cache *c);
 /* Sets the model's weights, which must outlive the cache. For files whose K and V are rebuilt from
  * hidden states. */
 void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights);
-/* Has every block that is decoded compared with its digest, which a whole check does anyway; at
- * first none is. Before rows are read. */
-void kvc_container_set_verify(struct kvc_cache *c, int verify);
-/* Returns a copy of the struct of an open container, whose rows are decoded without that
- * comparison. It lives as long as *c, and is not freed. */
+/* Returns a copy of the struct of an open container, whose rows are decoded without being compared
+ * with their digests. It lives as long as *c, and is not freed. */
 struct kvc_cache kvc_container_unverified(const struct kvc_cache *c);
 /* Sets the bytes of memory that decoding may take (records.h); 0: the default, which is set
  * at first. Before rows are read. */

@@ -18,11 +18,6 @@ void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *we
     if (k) k->projections.weights = weights;
 }
 
-void kvc_container_set_verify(struct kvc_cache *c, int verify) {
-    struct kvc_records *k = kvc_records_of(c);
-    if (k) k->verify = verify;
-}
-
 /* --- the profile --- */
 
 /* Opens the profile that the file contains, which must be the one that the metadata name. */
@@ -105,7 +100,7 @@ static int container_format_probe(const struct kvc_bundle *b, char *why, size_t 
 static void equip(struct kvc_cache *c, const struct kvc_input *in,
                   const struct kvc_import_options *o) {
     if (o) kvc_container_set_weights(c, o->weights);
-    kvc_container_set_verify(c, !o || !o->no_verify);
+    kvc_records_of(c)->verify = !o || !o->no_verify;
     kvc_container_set_memory(c, o ? o->max_memory : 0);
     char folder[KVC_PROFILE_PATH];
     const struct kvc_profile_places places = {.given = o ? o->profile : NULL,

@@ -1,5 +1,5 @@
 /* record_write.c: builds records out of sections, and writes header, records, padding, index and
- * footer of a .kvc. Spec: FORMAT.md, "Header and footer", "Records". Not for the contents of
+ * footer of a .kvc. Spec: FORMAT.md 3 and 4. Not for the contents of
  * sections (writer.c, encode.c). */
 #include "formats/container/record_write.h"
 

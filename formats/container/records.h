@@ -153,9 +153,6 @@ void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block
 int kvc_blocks_context(const struct kvc_cache *c, struct kvc_error *e, uint32_t tensor,
                        uint64_t block);
 #define kvc_blocks_context(...) kvc_failed(kvc_blocks_context(__VA_ARGS__))
-/* Returns 1 if each block that is decoded is to be compared with its digest, as in a damaged file.
- */
-int kvc_blocks_verify(const struct kvc_cache *c);
 /* Returns 1 if the positions of a tensor's rows are lost. For caches of kvc_salvage_open() whose
  * TABLE is whole. */
 int kvc_survey_lost(const struct kvc_cache *c, uint32_t tensor);
@@ -181,9 +178,6 @@ uint64_t kvc_decode_memory_default(void);
  * and those that wait to be written. Three quarters of the memory are for threads, the rest is for
  * blocks and inputs that are kept. */
 
-/* Refuses to decode blocks of a tensor for which the memory of the container does not suffice. The
- * message says how much would. */
-int kvc_decode_memory_check(const struct kvc_cache *c, uint32_t tensor, struct kvc_error *e);
 /* kvc_cache.threads of a container: as many of the threads as find memory, at least 1. */
 unsigned kvc_decode_memory_threads(const struct kvc_cache *c, unsigned threads);
 /* Returns the bytes for blocks and inputs that are kept, of each. */

@@ -60,8 +60,6 @@ const struct kvc_error *kvc_salvage_refusal(const struct kvc_cache *c);
  * survey. Returns NULL when out of memory. */
 const struct kvc_survey *kvc_salvage_survey(struct kvc_cache *c, unsigned threads,
                                             struct kvc_error *e);
-/* Frees the cache and leaves the survey, which the caller frees. */
-struct kvc_survey *kvc_salvage_end(struct kvc_cache *c);
 void kvc_survey_free(struct kvc_survey *s);
 
 /* Returns 1 if every row of every tensor is whole. */

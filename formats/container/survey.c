@@ -3,7 +3,6 @@
 #include "formats/container/salvage.h"
 
 #include "codecs/memory.h"
-#include "formats/cache/keys.h"
 #include "formats/io/parallel.h"
 #include "formats/container/records.h"
 
@@ -382,14 +381,6 @@ const struct kvc_survey *kvc_salvage_survey(struct kvc_cache *c, unsigned thread
         s->whole_layers = s->whole_tokens = NULL;
     }
     if (s->n > 1) qsort(s->damage, (size_t)s->n, sizeof *s->damage, by_place);
-    return s;
-}
-
-struct kvc_survey *kvc_salvage_end(struct kvc_cache *c) {
-    struct kvc_records *k = kvc_records_of(c);
-    struct kvc_survey *s = k->survey;
-    k->survey = NULL;
-    kvc_cache_free(c);
     return s;
 }
 

@@ -4,7 +4,6 @@
 #include "formats/container/write_sections.h"
 
 #include "codecs/memory.h"
-#include "formats/cache/keys.h"
 #include "formats/cache/prefix.h"
 #include "formats/container/extents_section.h"
 #include "formats/container/offsets.h"

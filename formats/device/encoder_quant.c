@@ -4,7 +4,6 @@
  * (codecs/stages/quant/quant_params.h). */
 #include "formats/device/encoder_state.h"
 
-#include "codecs/memory.h"
 #include "codecs/planes.h"
 #include "codecs/stages/ends/ends.h"
 #include "codecs/stages/quant/quant_params.h"

@@ -1,7 +1,7 @@
 /* load.h: a .kvc into the memory of a device: reads blocks, checks their hashes, makes their
  * programs, queues copies and launches, and checks at the end that every block was decoded. Works
  * on any struct kvc_device. Not for who owns the memory that rows are written to, nor for layouts
- * of engines (kvc_cuda.c, pool_layouts.h). */
+ * of engines (kvc_cuda.c, pool_layouts.c). */
 #ifndef KVC_LOAD_H
 #define KVC_LOAD_H
 

@@ -5,7 +5,6 @@
 #include "codecs/memory.h"
 #include "formats/cache/scales.h"
 #include "formats/io/bytes.h"
-#include "formats/cache/keys.h"
 #include "formats/cache/view.h"
 
 #include <inttypes.h>

@@ -4,7 +4,6 @@
 
 #include "formats/engines/import.h"
 #include "formats/engines/lmcache_chunk.h"
-#include "formats/io/bytes.h"
 #include "formats/io/json_text.h"
 #include "formats/io/member_name.h"
 
@@ -73,11 +72,6 @@ static int says_profile(const struct kvc_input *in, char *text, size_t size) {
     return found;
 }
 
-static const char *last_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* Recognises what programs keep beside a cache by its bytes, and checkpoints also by their name;
  * the first bytes of a pipe have none. Sources: llama.cpp, pull requests 20819 and 24028. */
 static const char *says_beside(const struct kvc_input *in) {
@@ -138,7 +132,7 @@ static const char *says_name_beside(const char *name) {
     if (kvc_name_ends_in(name, "_tokens.bin"))
         return "it is named as the token ids beside a prompt cache, which are read with "
                "NAME.safetensors, or by --token-ids";
-    if (strcmp(last_name(name), "index.json") == 0) return "it is an index of other files";
+    if (strcmp(kvc_base_name(name), "index.json") == 0) return "it is an index of other files";
     if (is_beside_chunk(name))
         return "it describes a chunk of LMCache's LocalDisk, the file .pt beside it";
     return NULL;

@@ -75,12 +75,6 @@ static json_t *lmcache_gds_read_header(const struct kvc_input *in, uint64_t *siz
     return NULL;
 }
 
-static int take_count(const json_t *v, uint64_t *count) {
-    if (!json_is_integer(v) || json_integer_value(v) < 0) return -1;
-    *count = (uint64_t)json_integer_value(v);
-    return 0;
-}
-
 static int read_entry(struct kvc_lmcache_chunk *k, const json_t *entry, uint64_t size,
                       const struct kvc_import_options *o, struct kvc_error *e) {
     const json_t *shape = json_object_get(entry, "shape"),
@@ -93,11 +87,11 @@ static int read_entry(struct kvc_lmcache_chunk *k, const json_t *entry, uint64_t
                         "header: the chunk has several groups of layers, and which layers are in a "
                         "group is not recorded");
     if (!type || !rank || json_array_size(offsets) != 2 ||
-        take_count(json_array_get(offsets, 0), &begin) ||
-        take_count(json_array_get(offsets, 1), &end))
+        kvc_json_count(json_array_get(offsets, 0), &begin) ||
+        kvc_json_count(json_array_get(offsets, 1), &end))
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "header: 'kvcache' must have dtype, shape and two data_offsets");
-    if (json_object_get(entry, "fmt") ? take_count(json_object_get(entry, "fmt"), &fmt)
+    if (json_object_get(entry, "fmt") ? kvc_json_count(json_object_get(entry, "fmt"), &fmt)
                                       : !o->value[KVC_LMCACHE_FMT].text)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "header: 'kvcache' has no number of a memory format; if the layout is "
@@ -110,7 +104,7 @@ static int read_entry(struct kvc_lmcache_chunk *k, const json_t *entry, uint64_t
     if (rank > MAX_RANK)
         return kvc_fail(e, KVC_ERR_DAMAGED, "header: 'kvcache' has more than %d sizes", MAX_RANK);
     for (size_t i = 0; i < rank; i++)
-        if (take_count(json_array_get(shape, i), &dim[i]))
+        if (kvc_json_count(json_array_get(shape, i), &dim[i]))
             return kvc_fail(e, KVC_ERR_DAMAGED,
                             "header: the shape holds something other than counts");
     if (begin || end != size)

@@ -7,6 +7,7 @@
  * user's texts, "2.i" classes; K and V without unused rows from 0.32:  metadata "0.KEY" the user's
  * texts, "1.i" classes, "2.0" empty; facts are scalar arrays "i.2", "i.3", ...; K and V may have
  * unused rows at the end */
+#include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
@@ -392,10 +393,6 @@ static const struct kvc_format_option export_options[] = {
     {.key = NULL},
 };
 
-static int mlx_keeps(enum kvc_dtype dtype) {
-    return dtype == KVC_F32 || dtype == KVC_F16 || dtype == KVC_BF16;
-}
-
 /* The arrays that are written. */
 struct writer {
     struct kvc_arrays list;
@@ -506,7 +503,7 @@ static int mlx_export(const struct kvc_cache *c, const struct kvc_export_options
     struct writer w = {.layout = layout && strcmp(layout, "0.31") == 0 ? LAYOUT_031 : LAYOUT_032};
     if (layout && w.layout == LAYOUT_032 && strcmp(layout, "0.32"))
         return kvc_fail(e, KVC_ERR_USAGE, "mlx: layout=%s must be 0.32 or 0.31", layout);
-    if (kvc_arrays_list(&w.list, c, o, mlx_keeps, e)) return -1;
+    if (kvc_arrays_list(&w.list, c, o, kvc_is_float, e)) return -1;
     int status = choose_items(&w, e);
     if (!status) status = mlx_write_file(&w, model ? model : c->meta.facts.model, out, e);
     kvc_arrays_free(&w.list);
@@ -522,7 +519,7 @@ const struct kvc_format kvc_format_mlx = {
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS |
              KVC_LACKS_COMPANIONS | KVC_LACKS_SNAPSHOTS | KVC_LACKS_FACTS | KVC_LACKS_SCALES |
              KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
-    .keeps = mlx_keeps,
+    .keeps = kvc_is_float,
     .probe = mlx_probe,
     .import = mlx_import,
     .export = mlx_export,

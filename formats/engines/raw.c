@@ -5,7 +5,6 @@
  * token, head, dim. Block dtypes need d last, and a head that is a whole number of blocks. Export
  * writes "lcthd". */
 #include "formats/engines/arrays_write.h"
-#include "codecs/memory.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"

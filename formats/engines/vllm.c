@@ -10,7 +10,6 @@
 #include "formats/cache/mapped.h"
 #include "formats/engines/geometry.h"
 #include "formats/engines/import.h"
-#include "formats/io/bytes.h"
 #include "formats/io/printable.h"
 #include "formats/io/safetensors_file.h"
 

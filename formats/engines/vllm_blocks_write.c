@@ -7,7 +7,6 @@
 #include "formats/engines/import.h"
 
 #include "codecs/memory.h"
-#include "formats/cache/keys.h"
 #include "formats/engines/uniform.h"
 #include "formats/engines/vllm.h"
 #include "formats/engines/vllm_blocks.h"

@@ -2,7 +2,6 @@
 #include "formats/engines/vllm.h"
 
 #include "codecs/memory.h"
-#include "formats/cache/keys.h"
 #include "formats/engines/arrays_write.h"
 #include "formats/io/safetensors_file.h"
 

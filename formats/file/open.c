@@ -2,7 +2,6 @@
 #include "formats/file/open.h"
 
 #include "formats/cache/meta.h"
-#include "formats/cache/keys.h"
 #include "formats/cache/meta.h"
 #include "formats/container/container.h"
 #include "kernels/kernels.h"

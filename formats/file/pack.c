@@ -2,7 +2,6 @@
 #include "formats/model/predictor.h"
 #include "formats/file/pack.h"
 
-#include "formats/cache/keys.h"
 #include "formats/cache/view.h"
 
 #include <stdio.h>

@@ -85,19 +85,12 @@ static int take_nothing(void *s, const void *data, size_t n, struct kvc_error *e
     return 0;
 }
 
-/* Returns the tensor of queries of a model layer. */
-static uint32_t rate_find_queries(const struct kvc_cache *c, uint32_t layer) {
-    for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (c->tensor[t].role == KVC_ROLE_QUERIES && c->layer[c->tensor[t].layer].index == layer)
-            return t;
-    return KVC_NONE;
-}
-
 /* Adds the errors of attention in one layer to `total`. */
 static int measure_layer(const struct trial *t, const struct kvc_cache *decoded, uint32_t layer,
                          struct kvc_attention *total, struct kvc_error *e) {
     const struct kvc_layer *l = &t->view->layer[layer];
-    const uint32_t k = l->tensor[0], v = l->tensor[1], q = rate_find_queries(t->queries, l->index);
+    const uint32_t k = l->tensor[0], v = l->tensor[1],
+                   q = kvc_attention_queries(t->queries, l->index);
     const enum kvc_part_kind kind = t->view->part[l->part].kind;
     if (k == KVC_NONE || v == KVC_NONE || q == KVC_NONE || t->view->tensor[k].role != KVC_ROLE_K ||
         (kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW))

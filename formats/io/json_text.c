@@ -16,3 +16,9 @@ char *kvc_json_dump(const json_t *root, size_t flags) {
     kvc_point_end(&point);
     return text;
 }
+
+int kvc_json_count(const json_t *v, uint64_t *count) {
+    if (!json_is_integer(v) || json_integer_value(v) < 0) return -1;
+    *count = (uint64_t)json_integer_value(v);
+    return 0;
+}

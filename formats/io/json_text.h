@@ -5,9 +5,12 @@
 #define KVC_JSON_TEXT_H
 
 #include <jansson.h>
+#include <stdint.h>
 
 /* As json_loadb() and json_dumps(). */
 json_t *kvc_json_load(const void *text, size_t size, size_t flags, json_error_t *error);
 char *kvc_json_dump(const json_t *root, size_t flags);
+/* Reads an integer of at least 0. Returns 0 or -1. */
+int kvc_json_count(const json_t *v, uint64_t *count);
 
 #endif

@@ -12,6 +12,12 @@
  * control characters, in parts separated by '/', none of which is empty, "." or ".."; else 0. */
 int kvc_member_name_is_sane(const char *name, size_t n);
 
+/* Returns what follows the last '/' of a path. */
+static inline const char *kvc_base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 /* Returns 1 if a name ends in `end`, or is it. */
 static inline int kvc_name_ends_in(const char *name, const char *end) {
     const size_t n = strlen(name), m = strlen(end);

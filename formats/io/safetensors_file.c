@@ -58,17 +58,11 @@ const struct kvc_safetensors_type *kvc_safetensors_type_of(int dtype) {
 /* --- reading: entries --- */
 
 /* Reads a JSON integer that is not negative. */
-static int get_count(const json_t *v, uint64_t *count) {
-    if (!json_is_integer(v) || json_integer_value(v) < 0) return -1;
-    *count = (uint64_t)json_integer_value(v);
-    return 0;
-}
-
 /* Reads data_offsets into *t. */
 static int read_offsets(struct kvc_safetensors_tensor *t, const json_t *offsets, const char *shown,
                         uint64_t data_size, struct kvc_error *e) {
-    if (get_count(json_array_get(offsets, 0), &t->begin) ||
-        get_count(json_array_get(offsets, 1), &t->end))
+    if (kvc_json_count(json_array_get(offsets, 0), &t->begin) ||
+        kvc_json_count(json_array_get(offsets, 1), &t->end))
         return kvc_fail(e, KVC_ERR_DAMAGED, "header: data_offsets of '%s' are no whole numbers",
                         shown);
     if (t->begin > t->end)
@@ -89,7 +83,7 @@ static int read_shape(struct kvc_safetensors_tensor *t, const json_t *shape, con
     t->rank = json_array_size(shape);
     t->dim = dim;
     for (size_t i = 0; i < t->rank; i++) {
-        if (get_count(json_array_get(shape, i), &dim[i]))
+        if (kvc_json_count(json_array_get(shape, i), &dim[i]))
             return kvc_fail(e, KVC_ERR_DAMAGED,
                             "header: shape of '%s' holds something other than counts", shown);
         if (__builtin_mul_overflow(values, dim[i], &values))

@@ -88,19 +88,6 @@ int kvc_write_all(int fd, const void *data, size_t n) {
     return 0;
 }
 
-int kvc_put_all(int fd, const void *data, size_t n, uint64_t offset) {
-    const char *p = data;
-    while (n) {
-        const ssize_t done = pwrite(fd, p, n, (off_t)offset);
-        if (done < 0 && errno == EINTR) continue;
-        if (done < 0) return -1;
-        p += done;
-        n -= (size_t)done;
-        offset += (uint64_t)done;
-    }
-    return 0;
-}
-
 static int fd_write(void *state, const void *data, size_t n, struct kvc_error *e) {
     return kvc_write_all(*(int *)state, data, n)
                ? kvc_fail(e, KVC_ERR_IO, "write error: %s", strerror(errno))

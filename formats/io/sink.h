@@ -46,7 +46,5 @@ struct kvc_sink kvc_sink_memory(void *bytes, uint64_t size);
 /* Calls write() until all n bytes are written, also after interrupts. Returns 0, or -1 with errno
  * set. */
 int kvc_write_all(int fd, const void *data, size_t n);
-/* The same by pwrite(), at an offset. */
-int kvc_put_all(int fd, const void *data, size_t n, uint64_t offset);
 
 #endif

@@ -3,7 +3,6 @@
 #include "formats/model/model_files.h"
 
 #include "codecs/memory.h"
-#include "formats/io/member_name.h"
 #include "formats/io/safetensors_file.h"
 
 #include <dirent.h>
@@ -16,11 +15,6 @@
 #include <unistd.h>
 
 #define MAX_FILES 4096
-
-const char *kvc_base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
 
 /* Returns the first `size` bytes of `directory`, then `between` and `name`; NULL when out of
  * memory. */

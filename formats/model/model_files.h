@@ -5,6 +5,7 @@
 
 #include "codecs/error.h"
 #include "formats/io/input.h"
+#include "formats/io/member_name.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,8 +35,5 @@ int kvc_model_files_beside(const struct kvc_model_files *f, const char *name, ui
  * its length, in bytes, which lies in the file; 0 for a GGUF file. KVC_ERR_UNKNOWN: the file is
  * neither. */
 int kvc_model_file_begins(const struct kvc_input *in, uint64_t *header, struct kvc_error *e);
-
-/* Returns the part of a path after its last slash. */
-const char *kvc_base_name(const char *path);
 
 #endif

@@ -4,7 +4,6 @@
 
 #include "codecs/floats.h"
 #include "codecs/memory.h"
-#include "formats/cache/keys.h"
 #include "formats/cache/view.h"
 
 #include <inttypes.h>

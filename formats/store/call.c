@@ -123,7 +123,7 @@ struct kvc_bytes *kvc_bytes_of(void *data, size_t size) {
     return b;
 }
 
-struct kvc_bytes *kvc_bytes_hold(struct kvc_bytes *b) {
+static struct kvc_bytes *hold_bytes(struct kvc_bytes *b) {
     atomic_fetch_add(&b->refs, 1);
     return b;
 }
@@ -248,8 +248,9 @@ static void run_call(struct kvc_task *task) {
     kvc_call_release(c);
 }
 
-struct kvc_call *kvc_call_new(struct kvc_store *s, unsigned tier, enum kvc_op op,
-                              const struct kvc_object *o, size_t n, kvc_instant deadline) {
+/* Returns a call of one reference. NULL: there is no memory, or the tier has no such function. */
+static struct kvc_call *new_call(struct kvc_store *s, unsigned tier, enum kvc_op op,
+                                 const struct kvc_object *o, size_t n, kvc_instant deadline) {
     struct kvc_call *c = n && can(s->tier[tier].ops, op) ? calloc(1, sizeof *c) : NULL;
     if (!c) return NULL;
     *c = (struct kvc_call){.task.run = run_call,
@@ -276,7 +277,8 @@ struct kvc_call *kvc_call_new(struct kvc_store *s, unsigned tier, enum kvc_op op
     return NULL;
 }
 
-void kvc_call_start(struct kvc_call *c) {
+/* Queues a call. If the tier is left alone at present, the call has failed at once. */
+static void start_call(struct kvc_call *c) {
     struct kvc_store_tier *t = &c->store->tier[c->tier];
     char why[KVC_BREAKER_TEXT];
     if (kvc_breaker_is_open(&t->breaker, why)) {
@@ -296,8 +298,8 @@ void kvc_call_start(struct kvc_call *c) {
 
 struct kvc_call *kvc_call_ask(struct kvc_store *s, unsigned tier, enum kvc_op op,
                               const struct kvc_object *o, size_t n, kvc_instant deadline) {
-    struct kvc_call *c = kvc_call_new(s, tier, op, o, n, deadline);
-    if (c) kvc_call_start(c);
+    struct kvc_call *c = new_call(s, tier, op, o, n, deadline);
+    if (c) start_call(c);
     return c;
 }
 
@@ -344,10 +346,10 @@ void kvc_call_release(struct kvc_call *c) {
 #define BACKGROUND_TIME 30000000
 #define CONNECT_TIME 2000000
 
-/* Returns a call that the queue counts. NULL: it has no room for it, or as kvc_call_new(). */
+/* Returns a call that the queue counts. NULL: it has no room for it, or as new_call(). */
 static struct kvc_call *queued_call(struct kvc_store *s, unsigned tier, enum kvc_op op,
                                     const struct kvc_object *o, size_t n, uint64_t bytes) {
-    struct kvc_call *c = kvc_call_new(s, tier, op, o, n, kvc_now() + BACKGROUND_TIME);
+    struct kvc_call *c = new_call(s, tier, op, o, n, kvc_now() + BACKGROUND_TIME);
     if (c && !kvc_queue_add(s, bytes)) {
         c->in_queue = 1;
         c->queued = bytes;
@@ -363,7 +365,7 @@ void kvc_store_notify(struct kvc_store *s, unsigned tier, enum kvc_op op,
     if (!c) return;
     c->value = value;
     if (op == KVC_OP_TOUCH) c->workers = s->copier;
-    kvc_call_start(c);
+    start_call(c);
     kvc_call_release(c);
 }
 
@@ -372,7 +374,7 @@ void kvc_store_connect(struct kvc_store *s, unsigned tier) {
     struct kvc_call *c = queued_call(s, tier, KVC_OP_CONNECT, &nothing, 1, 0);
     if (!c) return;
     c->deadline = kvc_now() + CONNECT_TIME;
-    kvc_call_start(c);
+    start_call(c);
     kvc_call_release(c);
 }
 
@@ -383,7 +385,7 @@ int kvc_store_notify_all(struct kvc_store *s, enum kvc_op op, const struct kvc_o
         struct kvc_call *c = queued_call(s, i, op, o, n, 0);
         if (!c) continue;
         c->value = value;
-        kvc_call_start(c);
+        start_call(c);
         if (kvc_call_wait(c, e)) status = -1;
         kvc_call_release(c);
     }
@@ -392,7 +394,7 @@ int kvc_store_notify_all(struct kvc_store *s, enum kvc_op op, const struct kvc_o
 
 /* Gives a put its bytes. */
 static void set_put(struct kvc_call *c, struct kvc_bytes *bytes, const struct kvc_tier_put *how) {
-    c->bytes = kvc_bytes_hold(bytes);
+    c->bytes = hold_bytes(bytes);
     c->how = *how;
     if (!how->parent) return;
     c->parent = *how->parent;
@@ -406,7 +408,7 @@ void kvc_store_backfill(struct kvc_store *s, unsigned tier, const struct kvc_obj
         if (!c) continue;
         set_put(c, bytes, &(struct kvc_tier_put){.parent = parent});
         c->workers = s->copier;
-        kvc_call_start(c);
+        start_call(c);
         kvc_call_release(c);
     }
 }
@@ -420,7 +422,7 @@ struct kvc_bytes *kvc_store_read_tier(struct kvc_store *s, unsigned tier,
     struct kvc_bytes *bytes = NULL;
     if (!kvc_call_wait(c, e)) {
         const struct kvc_got *got = &c->got[0];
-        if (got->bytes) bytes = kvc_bytes_hold(got->bytes);
+        if (got->bytes) bytes = hold_bytes(got->bytes);
         else if (e) *e = got->why;
     }
     kvc_call_release(c);
@@ -430,10 +432,10 @@ struct kvc_bytes *kvc_store_read_tier(struct kvc_store *s, unsigned tier,
 int kvc_store_put_tier(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
                        struct kvc_bytes *bytes, const struct kvc_tier_put *how,
                        kvc_instant deadline, struct kvc_error *e) {
-    struct kvc_call *c = kvc_call_new(s, tier, KVC_OP_PUT, o, 1, deadline);
+    struct kvc_call *c = new_call(s, tier, KVC_OP_PUT, o, 1, deadline);
     if (c) {
         set_put(c, bytes, how);
-        kvc_call_start(c);
+        start_call(c);
     }
     const int status = kvc_call_wait(c, e) ? -1 : c->there;
     kvc_call_release(c);

@@ -105,7 +105,6 @@ struct kvc_bytes {
 };
 /* Takes over memory of malloc(), which it frees if it fails. NULL: there is no memory. */
 struct kvc_bytes *kvc_bytes_of(void *data, size_t size);
-struct kvc_bytes *kvc_bytes_hold(struct kvc_bytes *b);
 void kvc_bytes_release(void *bytes); /* NULL is legal */
 
 /* What a tier is asked. All but the first five are noted in the background, where the tier wants to
@@ -164,12 +163,8 @@ struct kvc_call {
     struct kvc_call *next; /* the caller's */
 };
 
-/* Returns a call of one reference. NULL: there is no memory, or the tier has no such function. */
-struct kvc_call *kvc_call_new(struct kvc_store *s, unsigned tier, enum kvc_op op,
-                              const struct kvc_object *o, size_t n, kvc_instant deadline);
-/* Queues it. If the tier is left alone at present, the call has failed at once. */
-void kvc_call_start(struct kvc_call *c);
-/* The two in one. */
+/* Returns a call of one reference, which is queued; if the tier is left alone at present, it has
+ * failed at once. NULL: there is no memory, or the tier has no such function. */
 struct kvc_call *kvc_call_ask(struct kvc_store *s, unsigned tier, enum kvc_op op,
                               const struct kvc_object *o, size_t n, kvc_instant deadline);
 /* Waits until it is done, and returns its status; -1 at the deadline, or if c is NULL. */

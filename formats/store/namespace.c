@@ -230,7 +230,8 @@ static struct kvc_object profile_object(const uint8_t *sha256) {
     return o;
 }
 
-struct kvc_object kvc_namespace_object(const struct kvc_store_namespace *ns) {
+/* Names the object of the facts of a namespace. */
+static struct kvc_object facts_object(const struct kvc_store_namespace *ns) {
     struct kvc_object o = {.kind = KVC_OBJECT_NAMESPACE};
     memcpy(o.ns, ns->hash, sizeof o.ns);
     memcpy(o.key, ns->hash, sizeof o.key);
@@ -261,7 +262,7 @@ static int put_object(struct kvc_store *s, unsigned first, unsigned end, const s
 /* Writes the profile that chunks are packed with, and the facts. */
 static int put_facts(struct kvc_store_namespace *ns, unsigned first, unsigned end,
                      struct kvc_error *e) {
-    const struct kvc_object o = kvc_namespace_object(ns);
+    const struct kvc_object o = facts_object(ns);
     if (ns->packs_with) {
         const struct kvc_profile_info info = profile_info(ns->packs_with);
         const struct kvc_object p = profile_object(info.sha256);
@@ -283,8 +284,7 @@ void kvc_namespace_keep(struct kvc_store_namespace *ns, unsigned tier) {
 }
 
 void kvc_namespace_touch(struct kvc_store_namespace *ns, unsigned tier) {
-    struct kvc_object o[sizeof ns->profile / sizeof ns->profile[0] + 2] = {
-        kvc_namespace_object(ns)};
+    struct kvc_object o[sizeof ns->profile / sizeof ns->profile[0] + 2] = {facts_object(ns)};
     size_t n = 1;
     pthread_mutex_lock(&ns->lock);
     if (ns->packs_with) o[n++] = profile_object(profile_info(ns->packs_with).sha256);
@@ -309,7 +309,7 @@ static struct kvc_profile *known_profile(const struct kvc_store_namespace *ns,
 }
 
 void kvc_namespace_copy_facts(struct kvc_store_namespace *ns, unsigned tier) {
-    const struct kvc_object o = kvc_namespace_object(ns);
+    const struct kvc_object o = facts_object(ns);
     size_t size = strlen(ns->facts);
     void *data = atomic_exchange(&ns->is_copied, 1) ? NULL : strdup(ns->facts);
     if (!data) return;

@@ -55,8 +55,6 @@ int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const struct kvc
 int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES],
                      struct kvc_error *e);
 void kvc_namespace_hold(struct kvc_store_namespace *ns);
-/* Names the object of its facts. */
-struct kvc_object kvc_namespace_object(const struct kvc_store_namespace *ns);
 /* Stores what the namespace needs to be read by others: its facts and its profile. Does it once. */
 int kvc_namespace_store(struct kvc_store_namespace *ns, struct kvc_error *e);
 /* Puts the same to one tier once more, which may have evicted it, and so touches it. */

@@ -1,5 +1,5 @@
 /* decode_digest.h: XXH3-64 with a seed over rows in an engine's pages, one lane a row: the terms of
- * a record's digest (FORMAT.md, 1 and 4). The algorithm is that of xxHash 0.8's specification
+ * a record's digest (FORMAT.md 6). The algorithm is that of xxHash 0.8's specification
  * (doc/xxhash_spec.md). One source for GPU and host. Not for records' own hashes, which the CPU
  * checks. */
 #ifndef KVC_DECODE_DIGEST_H

@@ -1,6 +1,5 @@
 """make_refused.py: writes files that kvc refuses into the current folder, and prints for each its name and the options that kvc-pack gets.
 formats/engines/REFUSED.md says what people do with them."""
-import collections
 import json
 import os
 import struct

@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 
-from redis_servers import Client, Cluster, Folder, Tier, Server, ServerError, SLOTS
+from redis_servers import Cluster, Folder, Tier, Server, SLOTS
 
 BUILD = os.path.abspath(sys.argv[1])
 MIB = 1 << 20

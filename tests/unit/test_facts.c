@@ -130,7 +130,7 @@ static void model_and_tokens(void **state) {
     assert_int_equal(f.query_heads, 24);
     assert_int_equal(f.kv_heads, 8);
     assert_int_equal(f.head_dim, 192);
-    assert_int_equal(kvc_facts_head_dim_v(&f), 192); /* as that of K where it is not stored */
+    assert_int_equal(f.head_dim_v, 0); /* as that of K */
     assert_string_equal(f.architecture, "gemma3");
     assert_int_equal(f.hidden_place, KVC_HIDDEN_BEFORE_NORM);
     assert_int_equal(f.tokens_first, 256);
@@ -140,7 +140,7 @@ static void model_and_tokens(void **state) {
     assert_true(f.plain_tokens);
     assert_int_equal(f.coordinates, 3);
     assert_int_equal(kvc_meta_set_u64(&m, KVC_KEY_MODEL_HEAD_DIM_V, 128, &e), 0);
-    assert_int_equal(kvc_facts_head_dim_v(&m.facts), 128);
+    assert_int_equal(m.facts.head_dim_v, 128);
     kvc_meta_free(&m);
 }
 

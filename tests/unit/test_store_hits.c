@@ -2,7 +2,6 @@
  * ranges, extras, tiers, hints, the queue, requests in the background, limits and times. */
 #include "store_support.h"
 
-#include "formats/cache/keys.h"
 #include "formats/store/dir/dir.h"
 
 #include <poll.h>

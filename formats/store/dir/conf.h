@@ -33,7 +33,7 @@ void kvc_conf_print(const struct kvc_conf *c, char *text, size_t size);
 /* Takes the keys of the file from options of a URL. Returns 1 if there was any, 0, -1. */
 int kvc_conf_take(struct kvc_conf *c, struct kvc_url *url, struct kvc_error *e);
 int kvc_conf_equal(const struct kvc_conf *a, const struct kvc_conf *b);
-/* The keys, for tools; NULL past the end. */
+/* Returns key i of the file; NULL past the end. */
 const char *kvc_conf_key(size_t i);
 
 #endif

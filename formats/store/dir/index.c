@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Statements of SQL (index_sql.c). */
+/* The statements of SQL. */
 enum {
     KVC_SQL_BEGIN,
     KVC_SQL_BEGIN_WRITING,

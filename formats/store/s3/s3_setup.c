@@ -76,8 +76,9 @@ static void read_profile(struct kvc_s3_key *k, FILE *f, const char *profile, int
     OPENSSL_cleanse(line, sizeof line);
 }
 
-int kvc_s3_key_file(struct kvc_s3_key *k, const char *path, const char *profile,
-                    struct kvc_error *e) {
+/* Reads a profile of a file of credentials. 1: there is no such file; -1: it is unfit. */
+static int read_key_file(struct kvc_s3_key *k, const char *path, const char *profile,
+                         struct kvc_error *e) {
     struct stat st;
     struct kvc_s3_key read = {0};
     int long_value = 0;
@@ -128,7 +129,7 @@ static int find_key(struct kvc_s3_key *k, struct kvc_url *u, struct kvc_error *e
         file = path;
     }
     if (!profile) profile = environment("AWS_PROFILE");
-    const int status = kvc_s3_key_file(k, file, profile ? profile : "default", e);
+    const int status = read_key_file(k, file, profile ? profile : "default", e);
     if (status == 1 && named)
         return kvc_fail(e, KVC_ERR_IO, "s3: there is no file of credentials '%s'", file);
     return status == 1 ? 0 : status;

@@ -36,10 +36,6 @@ struct kvc_s3_setup {
 int kvc_s3_setup(struct kvc_s3_setup *s, struct kvc_url *u, struct kvc_error *e);
 void kvc_s3_setup_free(struct kvc_s3_setup *s);
 
-/* Reads a profile of a file of credentials. 1: there is no such file; -1: it is unfit. */
-int kvc_s3_key_file(struct kvc_s3_key *k, const char *path, const char *profile,
-                    struct kvc_error *e);
-
 /* --- the search of a chain and the memory (s3_find.c) --- */
 
 /* Questions of a round. */
