@@ -39,7 +39,7 @@ static int try_folder(void *state, const char *folder, const char *shown) {
 }
 
 static const char *profile_find_name_of(const char *model) {
-    return *model ? model : "a model without a name";
+    return model && *model ? model : "a model without a name";
 }
 
 /* Opens the profile that the user named. NULL where it has another hash or cannot be read; `wrong`
