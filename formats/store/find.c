@@ -111,7 +111,7 @@ static int prepare(struct kvc_store_hit *hit, const int32_t *tokens,
     hit->tier = calloc(n + 1, 1);
     if (!hit->tokens || !hit->object || !hit->bytes || !hit->tier)
         return kvc_fail_memory(e, "a hit");
-    memcpy(hit->tokens, tokens, (size_t)hit->asked * sizeof *tokens);
+    if (hit->asked) memcpy(hit->tokens, tokens, (size_t)hit->asked * sizeof *tokens);
     if (kvc_namespace_keys(hit->ns, tokens, hit->asked, o->extras, o->n_extras, &hit->keys, e))
         return -1;
     for (size_t i = 0; i < n; i++)

@@ -199,7 +199,8 @@ kvc_store_namespace_named(struct kvc_store *s, const char *name,
     struct kvc_store_namespace_options o;
     struct search search = {.name = name};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e)) return NULL;
-    for (unsigned i = 0; i < s->n_tiers && !search.n; i++)
+    /* all names begin with "", which a program may have for want of a name: it is none */
+    for (unsigned i = 0; *name && i < s->n_tiers && !search.n; i++)
         if (s->tier[i].ops->walk(s->tier[i].tier, NULL, see_namespace, &search, e)) return NULL;
     if (search.n != 1) {
         kvc_fail(e, KVC_ERR_USAGE,
