@@ -233,7 +233,8 @@ int64_t kvc_store_find_names(struct kvc_store_namespace *ns, const struct kvc_st
 /* --- hints --- */
 
 int kvc_store_pin(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e) {
-    const int64_t until = seconds > 0 ? (int64_t)time(NULL) + seconds : INT64_MAX;
+    const int64_t now = (int64_t)time(NULL);
+    const int64_t until = seconds > 0 && seconds < INT64_MAX - now ? now + seconds : INT64_MAX;
     return kvc_store_notify_all(hit->ns->store, KVC_OP_PIN, hit->object, hit->chunks, until, e);
 }
 

@@ -293,6 +293,7 @@ static void two_tiers(void **state) {
     assert_null(kvc_store_namespace_named(s, "", NULL, &e));
     struct kvc_store_hit *none = kvc_store_find(ns, NULL, 0, NULL, &e);
     assert_int_equal(found_of(none), 0);
+    assert_int_equal(kvc_store_pin(none, INT64_MAX, &e), 0); /* a sum that would overflow */
     kvc_store_hit_free(none);
     kvc_store_namespace_close(ns);
     kvc_store_close(s);
