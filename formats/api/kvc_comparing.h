@@ -148,7 +148,8 @@ struct kvc_head_sample {
     float (*value)[2]; /* spread evenly over matched rows and channels; owned */
     float (*worst)[2]; /* the pairs with the largest |a - b| above 0, the largest first; owned */
 };
-/* Takes at most `most` and `most_worst` pairs. The sample must be freed, after a failure too. */
+/* Takes at most `most` and `most_worst` pairs of a head of a pair that has heads and rows. The
+ * sample must be freed, after a failure too. */
 KVC_API int kvc_comparing_sample(const struct kvc_comparing *c, const struct kvc_compared *pair,
                                  uint64_t head, size_t most, size_t most_worst,
                                  struct kvc_head_sample *out, struct kvc_error *e);
@@ -166,7 +167,7 @@ KVC_API int kvc_comparing_attention(struct kvc_comparing *c, struct kvc_error *e
 KVC_API const struct kvc_compared *kvc_comparing_attended(struct kvc_comparing *c, size_t i,
                                                           uint64_t head,
                                                           struct kvc_attention_measures *m);
-/* Fills *m with the measures over all layers and heads. */
+/* Fills *m with the measures over all layers and heads, 0 where there are none. */
 KVC_API void kvc_comparing_attended_all(struct kvc_comparing *c, struct kvc_attention_measures *m);
 /* Returns K of the layer, and *head, whose attention changes most by KL divergence; NULL: none. */
 KVC_API const struct kvc_compared *kvc_comparing_worst(struct kvc_comparing *c, uint64_t *head,

@@ -305,7 +305,7 @@ int kvc_file_value_spread(const struct kvc_file *f, const uint32_t *tensor, size
                           struct kvc_value_spread *spread, struct kvc_error *e) {
     struct spreading x = {f->cache, tensor, most_rows, done, state, spread};
     const struct kvc_job job = {.n = n, .work = spread_one, .commit = spread_done, .state = &x};
-    memset(spread, 0, n * sizeof *spread);
+    for (size_t i = 0; i < n; i++) spread[i] = (struct kvc_value_spread){.rows = 0};
     for (size_t i = 0; i < n; i++)
         if (no_tensor(f, tensor[i], e)) return -1;
     return kvc_parallel(&job, kvc_cache_threads(f->cache, 0), e);

@@ -218,7 +218,7 @@ KVC_API int kvc_shared_texts_open(const char *model, struct kvc_token_texts **te
                                   struct kvc_error *e);
 KVC_API void kvc_shared_texts_close(struct kvc_token_texts *t);
 /* Writes the bytes of a token with a NUL after them, and returns 1; 0: there is no such token.
- * Bytes 0, and bytes beyond the size, are left out. */
+ * Bytes 0, and bytes beyond the size, are left out. t may be NULL: there are no texts. */
 KVC_API int kvc_shared_text(const struct kvc_token_texts *t, int64_t id, char *text, size_t size);
 
 #ifdef __cplusplus

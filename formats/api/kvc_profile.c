@@ -130,7 +130,7 @@ void kvc_shared_texts_close(struct kvc_token_texts *t) {
 }
 
 int kvc_shared_text(const struct kvc_token_texts *t, int64_t id, char *text, size_t size) {
-    return kvc_token_text(t, id, text, size);
+    return t ? kvc_token_text(t, id, text, size) : 0;
 }
 
 /* --- learning --- */

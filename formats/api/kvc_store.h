@@ -79,7 +79,7 @@ struct kvc_store_namespace_options {
 KVC_STORE_API struct kvc_store_namespace *
 kvc_store_namespace_like(struct kvc_store *s, const struct kvc_file *f,
                          const struct kvc_store_namespace_options *options, struct kvc_error *e);
-/* Opens a namespace that is in the store, by the first hex digits of its name. */
+/* Opens a namespace that is in the store, by the first hex digits of its name, one at least. */
 KVC_STORE_API struct kvc_store_namespace *
 kvc_store_namespace_named(struct kvc_store *s, const char *name,
                           const struct kvc_store_namespace_options *options, struct kvc_error *e);

@@ -124,10 +124,21 @@ int kvc_comparing_align(struct kvc_comparing *c,
 
 /* --- values --- */
 
+/* Refuses a pair without values, and a comparison that was not aligned. */
+static int check_values(const struct kvc_comparing *c, const struct kvc_compared *t,
+                        struct kvc_error *e) {
+    if (!c->groups.cache) return kvc_fail(e, KVC_ERR_USAGE, "caches are compared unaligned");
+    if (t->heads && t->rows) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE, "layer %" PRIu32 " %s: no values that can be compared",
+                    t->layer, t->role);
+}
+
 struct kvc_difference *kvc_comparing_tensor(struct kvc_comparing *c, const struct kvc_compared *t,
                                             struct kvc_difference *all, struct kvc_error_sums *sums,
                                             struct kvc_error *e) {
     const struct kvc_tensor_pair *pair = pair_of(c, t);
+    if (sums) *sums = (struct kvc_error_sums){.rows = 0};
+    if (check_values(c, t, e)) return NULL;
     c->options.sums = sums;
     if (sums && kvc_error_sums_start(sums, t->rows, t->channels, e)) return NULL;
     if (c->groups.by && kvc_groups_before(&c->groups, pair, &c->options, e)) return NULL;
@@ -154,6 +165,11 @@ void kvc_comparing_positions(const struct kvc_comparing *c, const struct kvc_com
 int kvc_comparing_sample(const struct kvc_comparing *c, const struct kvc_compared *t, uint64_t head,
                          size_t most, size_t most_worst, struct kvc_head_sample *out,
                          struct kvc_error *e) {
+    *out = (struct kvc_head_sample){.values = 0};
+    if (check_values(c, t, e)) return -1;
+    if (head >= t->heads)
+        return kvc_fail(e, KVC_ERR_USAGE, "no head %" PRIu64 ": there are %" PRIu64, head,
+                        t->heads);
     return kvc_head_sample_take(c->align.cache, pair_of(c, t), head, most, most_worst, out, e);
 }
 
@@ -191,7 +207,8 @@ const struct kvc_compared *kvc_comparing_attended(struct kvc_comparing *c, size_
 }
 
 void kvc_comparing_attended_all(struct kvc_comparing *c, struct kvc_attention_measures *m) {
-    measure(&c->attended.all, m);
+    *m = (struct kvc_attention_measures){.queries = 0};
+    if (c) measure(&c->attended.all, m);
 }
 
 const struct kvc_compared *kvc_comparing_worst(struct kvc_comparing *c, uint64_t *head,
@@ -205,7 +222,7 @@ const struct kvc_compared *kvc_comparing_worst(struct kvc_comparing *c, uint64_t
 int kvc_comparing_query(struct kvc_comparing *c, int last, struct kvc_attention_weights *out,
                         struct kvc_error *e) {
     uint64_t head;
-    const struct kvc_attended_layer *l = kvc_attended_worst(&c->attended, &head);
+    const struct kvc_attended_layer *l = c ? kvc_attended_worst(&c->attended, &head) : NULL;
     *out = (struct kvc_attention_weights){.n = 0};
     return l ? kvc_attended_find(&c->attended, l, head, last, out, e) : 0;
 }

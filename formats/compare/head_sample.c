@@ -27,7 +27,7 @@ struct walk {
 /* Returns a distance of values of which at most `most` fit into n, and which has no divisor in
  * common with dim: then it takes all channels in turn. */
 static uint64_t step_of(uint64_t n, uint64_t dim, size_t most) {
-    uint64_t step = n / most + (n % most != 0);
+    uint64_t step = most ? n / most + (n % most != 0) : 1;
     while (step > 1 && kvc_common_divisor(step, dim) > 1) step++;
     return step ? step : 1;
 }

@@ -26,6 +26,7 @@ struct spool {
     const void *state;
     uint8_t head[HEAD];
     size_t n_head;
+    uint64_t room; /* bytes that may still be written */
 };
 
 int kvc_spool_open(struct kvc_error *e) {
@@ -71,11 +72,12 @@ int kvc_spool_map(int fd, void **map, uint64_t *size, struct kvc_error *e) {
     return status;
 }
 
-static int spool_open(struct spool *s, kvc_input_sniff *sniff, const void *state,
+static int spool_open(struct spool *s, kvc_input_sniff *sniff, const void *state, uint64_t most,
                       struct kvc_error *e) {
     s->sniff = sniff;
     s->state = state;
     s->n_head = 0;
+    s->room = most ? most : UINT64_MAX;
     return (s->fd = kvc_spool_open(e)) < 0 ? -1 : 0;
 }
 
@@ -90,6 +92,8 @@ static int spool_head(struct spool *s, struct kvc_error *e) {
 
 static int spool_write(struct spool *s, const void *data, size_t n, struct kvc_error *e) {
     const size_t room = HEAD - s->n_head, some = n < room ? n : room;
+    if (n > s->room) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "too large: not all of it is read");
+    s->room -= n;
     if (s->sniff) {
         memcpy(s->head + s->n_head, data, some);
         s->n_head += some;
@@ -115,6 +119,7 @@ static const char *filter_of(const uint8_t *p, uint64_t n);
 struct outer {
     kvc_input_sniff *sniff;
     const void *state;
+    uint64_t most;
 };
 
 static int sniff_outer(const struct kvc_input *head, const void *state, struct kvc_error *e) {
@@ -126,7 +131,7 @@ static int sniff_outer(const struct kvc_input *head, const void *state, struct k
 static int spool_pipe(int fd, struct kvc_input *in, const struct outer *outer,
                       struct kvc_error *e) {
     struct spool s;
-    if (spool_open(&s, outer->sniff ? sniff_outer : NULL, outer, e)) return -1;
+    if (spool_open(&s, outer->sniff ? sniff_outer : NULL, outer, outer->most, e)) return -1;
     char *chunk = malloc(CHUNK);
     int status = chunk ? 0 : kvc_fail_memory(e, "reading");
     while (!status) {
@@ -282,7 +287,7 @@ static int decompress(struct kvc_input *in, const char *filter, const struct out
     struct spool s;
     void *map = NULL;
     uint64_t size = 0;
-    if (spool_open(&s, outer->sniff, outer->state, e)) return -1;
+    if (spool_open(&s, outer->sniff, outer->state, outer->most, e)) return -1;
     const int status = strcmp(filter, "gzip") == 0 ? inflate_gzip(in, &s, e)
                                                    : filter_archive(in, filter, &s, e);
     if (spool_finish(&s, status, &map, &size, e)) return -1;
@@ -349,7 +354,7 @@ int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e) 
 
 int kvc_input_open_how(struct kvc_input *in, const char *path, const struct kvc_input_how *how,
                        struct kvc_error *e) {
-    const struct outer outer = {.sniff = how->sniff, .state = how->state};
+    const struct outer outer = {.sniff = how->sniff, .state = how->state, .most = how->most};
     struct stat st;
     int is_stdin = strcmp(path, "-") == 0, fd = 0, status;
     memset(in, 0, sizeof *in);

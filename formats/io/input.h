@@ -47,6 +47,7 @@ struct kvc_input_how {
                * reader by SIGBUS, so a program may map only if it catches SIGBUS. */
     kvc_input_sniff *sniff; /* may be NULL */
     const void *state;      /* of sniff */
+    uint64_t most;          /* bytes that may be spooled; 0: any number */
 };
 
 /* Opens a path; "-" is standard input. On failure *in is empty and needs no close. */

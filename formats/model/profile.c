@@ -241,9 +241,14 @@ struct kvc_profile *kvc_profile_open_memory(const uint8_t *data, size_t size, st
     return NULL;
 }
 
+int kvc_profile_open_input(struct kvc_input *in, const char *path, struct kvc_error *e) {
+    const struct kvc_input_how how = {.read = 1, .most = KVC_PROFILE_BYTES};
+    return kvc_input_open_how(in, path, &how, e);
+}
+
 struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e) {
     struct kvc_input in;
-    if (kvc_input_open(&in, path, e)) return NULL;
+    if (kvc_profile_open_input(&in, path, e)) return NULL;
     struct kvc_profile *p = NULL;
     if (in.size > KVC_PROFILE_BYTES) kvc_fail(e, KVC_ERR_UNKNOWN, "too large for a profile");
     else if (!kvc_input_pin(&in, 0, in.size, e))

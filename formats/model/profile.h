@@ -18,8 +18,11 @@
  * queries or without. */
 enum kvc_profile_metric { KVC_METRIC_FISHER, KVC_METRIC_QUERY, KVC_METRIC_COVARIANCE };
 
+struct kvc_input;
 struct kvc_profile; /* may be used by several threads */
 
+/* Opens the bytes of a file, no more than a profile may have. */
+int kvc_profile_open_input(struct kvc_input *in, const char *path, struct kvc_error *e);
 /* Opens a file and checks all of it. Refuses a file that is cut short, malformed, not finite, or of
  * another layout version. Messages name `path`. */
 struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e);

@@ -80,7 +80,7 @@ static int consider(void *state, const char *path) {
     struct choosing *x = state;
     struct kvc_fit fit = {.n = 0};
     struct kvc_input in;
-    if (kvc_input_open(&in, path, NULL)) return 0;
+    if (kvc_profile_open_input(&in, path, NULL)) return 0;
     const int open = in.size <= KVC_PROFILE_BYTES && may_fit(x->cache, &in);
     kvc_input_close(&in);
     struct candidate own = {.profile = open ? kvc_profile_open(path, NULL) : NULL};

@@ -19,7 +19,7 @@ static int try_file(void *state, const char *path) {
     struct search *s = state;
     struct kvc_input in;
     uint8_t sha256[KVC_SHA256_BYTES];
-    if (kvc_input_open(&in, path, NULL)) return 0;
+    if (kvc_profile_open_input(&in, path, NULL)) return 0;
     if (in.size <= KVC_PROFILE_BYTES && !kvc_input_pin(&in, 0, in.size, NULL) &&
         !kvc_sha256(in.data, (size_t)in.size, sha256, NULL) &&
         memcmp(sha256, s->sha256, sizeof sha256) == 0)
@@ -39,7 +39,7 @@ static int try_folder(void *state, const char *folder, const char *shown) {
 }
 
 static const char *profile_find_name_of(const char *model) {
-    return *model ? model : "a model without a name";
+    return model && *model ? model : "a model without a name";
 }
 
 /* Opens the profile that the user named. NULL where it has another hash or cannot be read; `wrong`

@@ -66,7 +66,9 @@ const char *kvc_profile_folder_of(const char *path, char folder[KVC_PROFILE_PATH
 
 int kvc_profile_is_file(const char *path) {
     struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode); /* a FIFO would wait for its writer */
+    /* reading a FIFO would wait for its writer, and files of /proc, which have size 0, may wait */
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
+           (uint64_t)st.st_size <= KVC_PROFILE_BYTES;
 }
 
 int kvc_profile_files(const char *folder, kvc_profile_visit *visit, void *state) {

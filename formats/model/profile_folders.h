@@ -21,7 +21,8 @@ int kvc_profile_folders(const struct kvc_profile_places *places, kvc_profile_vis
 const char *kvc_profile_folder_of(const char *path, char folder[KVC_PROFILE_PATH]);
 /* Visits the regular files *.kvcp of a folder. What cannot be looked at is left out. */
 int kvc_profile_files(const char *folder, kvc_profile_visit *visit, void *state);
-/* Returns 1 for the path of a regular file, or of a symbolic link to one. */
+/* Returns 1 for the path of a regular file that has bytes and is not too large for a profile, or of
+ * a symbolic link to one. */
 int kvc_profile_is_file(const char *path);
 
 /* Writes a command of the shell that puts the file of the profile of this hash into the user's

@@ -111,7 +111,7 @@ static int prepare(struct kvc_store_hit *hit, const int32_t *tokens,
     hit->tier = calloc(n + 1, 1);
     if (!hit->tokens || !hit->object || !hit->bytes || !hit->tier)
         return kvc_fail_memory(e, "a hit");
-    memcpy(hit->tokens, tokens, (size_t)hit->asked * sizeof *tokens);
+    if (hit->asked) memcpy(hit->tokens, tokens, (size_t)hit->asked * sizeof *tokens);
     if (kvc_namespace_keys(hit->ns, tokens, hit->asked, o->extras, o->n_extras, &hit->keys, e))
         return -1;
     for (size_t i = 0; i < n; i++)
@@ -233,7 +233,8 @@ int64_t kvc_store_find_names(struct kvc_store_namespace *ns, const struct kvc_st
 /* --- hints --- */
 
 int kvc_store_pin(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e) {
-    const int64_t until = seconds > 0 ? (int64_t)time(NULL) + seconds : INT64_MAX;
+    const int64_t now = (int64_t)time(NULL);
+    const int64_t until = seconds > 0 && seconds < INT64_MAX - now ? now + seconds : INT64_MAX;
     return kvc_store_notify_all(hit->ns->store, KVC_OP_PIN, hit->object, hit->chunks, until, e);
 }
 

@@ -199,7 +199,8 @@ kvc_store_namespace_named(struct kvc_store *s, const char *name,
     struct kvc_store_namespace_options o;
     struct search search = {.name = name};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e)) return NULL;
-    for (unsigned i = 0; i < s->n_tiers && !search.n; i++)
+    /* all names begin with "", which a program may have for want of a name: it is none */
+    for (unsigned i = 0; *name && i < s->n_tiers && !search.n; i++)
         if (s->tier[i].ops->walk(s->tier[i].tier, NULL, see_namespace, &search, e)) return NULL;
     if (search.n != 1) {
         kvc_fail(e, KVC_ERR_USAGE,
@@ -334,6 +335,13 @@ static struct kvc_profile *stored_profile(struct kvc_store *s, const uint8_t *sh
     return NULL;
 }
 
+/* Returns the code of objects whose profile cannot be read: whatever is wrong with the profile,
+ * they are sound, and stay in the store. */
+static enum kvc_code code_without_profile(enum kvc_code why) {
+    const int tells = why == KVC_ERR_MEMORY || why == KVC_ERR_VERIFY || why == KVC_ERR_UNSUPPORTED;
+    return tells ? why : KVC_ERR_IO;
+}
+
 struct kvc_profile *kvc_namespace_profile(struct kvc_store_namespace *ns, const uint8_t *sha256,
                                           const char *model, struct kvc_error *e) {
     const unsigned room = sizeof ns->profile / sizeof ns->profile[0];
@@ -346,8 +354,8 @@ struct kvc_profile *kvc_namespace_profile(struct kvc_store_namespace *ns, const 
     } else if (!p) {
         p = stored_profile(ns->store, sha256, &why);
         if (!p && !(p = kvc_shared_profile_find(sha256, model, &nowhere)))
-            kvc_fail_need(e, why.code, KVC_NEED_PROFILE, "%.200s; %s", why.message,
-                          nowhere.message);
+            kvc_fail_need(e, code_without_profile(why.code), KVC_NEED_PROFILE, "%.200s; %s",
+                          why.message, nowhere.message);
         if (p) ns->profile[ns->n_profiles++] = p;
     }
     pthread_mutex_unlock(&ns->lock);

@@ -423,12 +423,16 @@ def open(source: Any, *, format: Optional[str] = None, settings: Optional[Mappin
 
 
 def _folders(paths: Optional[Sequence[Path]]) -> Optional[bytes]:
-    """Returns paths of folders as the library takes them."""
+    """Returns paths of folders as the library takes them: separated by colons, of which "none" is no folder."""
     if paths is None:
         return None
-    if isinstance(paths, (str, os.PathLike)):
+    if isinstance(paths, (str, bytes, os.PathLike)):
         paths = [paths]
-    return b":".join(encode(path) or b"" for path in paths)
+    folders = [encode(os.fspath(path)) or b"" for path in paths]
+    for folder in folders:
+        if b":" in folder:
+            raise Error(Code.USAGE, f"profile_folders: {os.fsdecode(folder)!r} has a colon, which separates folders: name it by a link")
+    return b":".join(b"./none" if folder == b"none" else folder for folder in folders)
 
 
 def _bytes_of(source: Any) -> "NDArray[np.uint8]":

@@ -300,6 +300,16 @@ class TestProfiles(Case):
         self.assertTrue(is_found(profile_folders=None))
         self.assertFalse(is_found(profile_folders=[]))
         self.assertFalse(is_found(profile_folders=[self.path("other"), self.folder]))
+        for one in (str(SAMPLES), os.fsencode(SAMPLES), SAMPLES):
+            self.assertTrue(is_found(profile_folders=one))
+        self.assertTrue(is_found(profile_folders=["", self.path("other"), SAMPLES]))
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        os.mkdir("none")
+        shutil.copy(profile, "none")
+        self.assertTrue(is_found(profile_folders=["none"]))  # a folder of this name, not the end of the list
+        self.fails(kvc.Code.USAGE, "has a colon", kvc.open, data, profile_folders=[f"{SAMPLES}:x"])
+        self.assertRaises(TypeError, kvc.open, data, profile_folders=[None])
         self.set("KVC_PROFILE_PATH", "none")
         self.assertFalse(is_found())
         self.set("KVC_PROFILE_PATH", str(SAMPLES))

@@ -450,8 +450,38 @@ static void written_folders(void **state) {
     assert_int_equal(system(path), 0);
 }
 
+/* Content, or a pipe, that is larger than the caller wants is not spooled. */
+static void spooled_bytes_are_limited(void **state) {
+    (void)state;
+    char path[] = "/tmp/kvc-input-XXXXXX", fifo[] = "/tmp/kvc-input-pipe-XXXXXX", shell[200];
+    struct kvc_input in;
+    struct kvc_error e;
+    const int fd = mkstemp(path), of_fifo = mkstemp(fifo);
+    assert_true(fd >= 0 && of_fifo >= 0);
+    close(fd);
+    close(of_fifo);
+    assert_int_equal(unlink(fifo), 0);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    snprintf(shell, sizeof shell, "head -c 100000 /dev/zero | gzip >%s", path);
+    assert_int_equal(system(shell), 0);
+    for (int pipe = 0; pipe < 2; pipe++)
+        for (uint64_t most = 99999; most < 100001; most++) {
+            const struct kvc_input_how how = {.read = 1, .most = most};
+            snprintf(shell, sizeof shell, "head -c 100000 /dev/zero >%s 2>/dev/null &", fifo);
+            if (pipe) assert_int_equal(system(shell), 0);
+            const int status = kvc_input_open_how(&in, pipe ? fifo : path, &how, &e);
+            assert_int_equal(status, most < 100000 ? -1 : 0);
+            if (status) assert_non_null(strstr(e.message, "too large"));
+            else assert_int_equal(in.size, 100000);
+            kvc_input_close(&in);
+        }
+    unlink(path);
+    unlink(fifo);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(spooled_bytes_are_limited),
         cmocka_unit_test(pins),
         cmocka_unit_test(memory_after_a_file),
         cmocka_unit_test(failures),

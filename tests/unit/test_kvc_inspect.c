@@ -198,10 +198,67 @@ static void steps(void **state) {
     kvc_error_free(e);
 }
 
+/* Steps that are asked for too early, of what is not there, or of nothing. */
+static void odd_steps(void **state) {
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *a = sample(e);
+    const uint8_t first[1] = {1};
+    const struct kvc_part_options one = {.size = sizeof one, .layers = first, .n_layers = 1};
+    struct kvc_file *b = kvc_file_select(a, &one, e);
+    const struct kvc_compare_how how = {.size = sizeof how};
+    struct kvc_attention_measures m = {.queries = 1};
+    struct kvc_attention_weights w;
+    struct kvc_error_sums sums;
+    struct kvc_head_sample taken;
+    struct kvc_difference all;
+    uint64_t at;
+    (void)state;
+    for (int by = KVC_GROUP_NONE; by <= KVC_GROUP_CHANNEL; by++) {
+        const struct kvc_compare_detail detail = {.size = sizeof detail,
+                                                  .by = (enum kvc_group_by)by};
+        struct kvc_comparing *c = kvc_comparing_new(a, b, &how, &detail, e);
+        assert_non_null(c);
+        const struct kvc_compared *pair = kvc_comparing_pair(c, 0), *alone;
+        for (size_t i = 0; (alone = kvc_comparing_pair(c, i)) && alone->heads;) i++;
+        assert_non_null(alone);
+        assert_null(kvc_comparing_tensor(c, pair, &all, &sums, e)); /* before they are aligned */
+        assert_int_equal(kvc_error_code(e), KVC_ERR_USAGE);
+        kvc_error_sums_free(&sums);
+        assert_int_equal(kvc_comparing_sample(c, pair, 0, 5, 5, &taken, e), -1);
+        kvc_head_sample_free(&taken);
+        assert_int_equal(kvc_comparing_align(c, NULL, NULL, e), 0);
+        assert_int_equal(kvc_comparing_sample(c, pair, 0, 5, 5, &taken, e), 0);
+        assert_int_equal(taken.n, 5);
+        kvc_head_sample_free(&taken);
+        assert_int_equal(kvc_comparing_sample(c, pair, 0, 0, 0, &taken, e), 0);
+        assert_true(!taken.n && taken.values == pair->rows * pair->channels / pair->heads);
+        kvc_head_sample_free(&taken);
+        assert_int_equal(kvc_comparing_sample(c, pair, pair->heads, 5, 5, &taken, e), -1);
+        assert_int_equal(kvc_error_code(e), KVC_ERR_USAGE);
+        kvc_head_sample_free(&taken);
+        assert_null(kvc_comparing_tensor(c, alone, &all, &sums, e)); /* one cache has it */
+        assert_int_equal(kvc_error_code(e), KVC_ERR_USAGE);
+        kvc_error_sums_free(&sums);
+        assert_int_equal(kvc_comparing_sample(c, alone, 0, 5, 5, &taken, e), -1);
+        kvc_head_sample_free(&taken);
+        kvc_comparing_free(c);
+    }
+    kvc_comparing_attended_all(NULL, &m);
+    assert_true(!m.queries);
+    assert_null(kvc_comparing_attended(NULL, 0, 0, &m));
+    assert_null(kvc_comparing_worst(NULL, &at, &m));
+    assert_int_equal(kvc_comparing_query(NULL, 0, &w, e), 0);
+    assert_int_equal(w.n, 0);
+    assert_int_equal(kvc_shared_text(NULL, 0, NULL, 0), 0);
+    kvc_file_close(b);
+    kvc_file_close(a);
+    kvc_error_free(e);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(facts),  cmocka_unit_test(parts_and_cells), cmocka_unit_test(pieces),
-        cmocka_unit_test(values), cmocka_unit_test(steps),
+        cmocka_unit_test(values), cmocka_unit_test(steps),           cmocka_unit_test(odd_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

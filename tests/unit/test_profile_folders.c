@@ -156,6 +156,15 @@ static void files_of_a_folder(void **state) {
     put_file(other, "", 0);
     assert_true(is_found());
     drop_file(other);
+    assert_false(kvc_profile_is_file("/proc/self/status")); /* of size 0: reading may wait */
+    assert_int_equal(symlink("/dev/zero", in_folder(other)), 0);
+    assert_true(is_found());
+    drop_file(other);
+    put_file(other, "large", 5); /* for a profile, in a file that takes no room */
+    assert_int_equal(truncate(in_folder(other), (off_t)KVC_PROFILE_BYTES + 1), 0);
+    assert_false(kvc_profile_is_file(in_folder(other)));
+    assert_true(is_found());
+    drop_file(other);
     assert_int_equal(mkfifo(in_folder(other), 0600), 0);
     assert_true(is_found());
     drop_file(other);

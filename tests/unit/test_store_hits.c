@@ -281,13 +281,19 @@ static void two_tiers(void **state) {
     ns = open_namespace(s, x);
     assert_int_equal(read_back(ns, x), 6 * CHUNK);
     struct kvc_error e;
-    struct kvc_store_namespace *named = kvc_store_namespace_named(s, "", NULL, &e);
+    const char digits[3] = {*kvc_store_namespace_name(ns), kvc_store_namespace_name(ns)[1], '\0'};
+    struct kvc_store_namespace *named = kvc_store_namespace_named(s, digits, NULL, &e);
     if (!named) fail_msg("%s", e.message);
     assert_string_equal(kvc_store_namespace_facts(named), kvc_store_namespace_facts(ns));
     assert_string_equal(kvc_store_namespace_name(named), kvc_store_namespace_name(ns));
     assert_int_equal(read_back(named, x), 6 * CHUNK);
     kvc_store_namespace_close(named);
     assert_null(kvc_store_namespace_named(s, "zz", NULL, &e));
+    assert_null(kvc_store_namespace_named(s, "", NULL, &e));
+    struct kvc_store_hit *none = kvc_store_find(ns, NULL, 0, NULL, &e);
+    assert_int_equal(found_of(none), 0);
+    assert_int_equal(kvc_store_pin(none, INT64_MAX, &e), 0); /* a sum that would overflow */
+    kvc_store_hit_free(none);
     kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
