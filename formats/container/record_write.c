@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* zstd levels of the container's own sections. Small ones take no time at the highest. */
-enum { META_LEVEL = 3, SMALL_LEVEL = 19, SMALL_BYTES = 64 << 10 };
+enum { META_LEVEL = 3, SMALL_LEVEL = 19, SMALL_BYTES = 4 << 10 };
 
 static void section_to_directory(uint8_t *p, const struct kvc_section *s) {
     p[0] = s->type;
