@@ -4,6 +4,7 @@
 #define KVC_LITTLE_ENDIAN_H
 
 #include <stdint.h>
+#include <string.h>
 
 static inline uint16_t get_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
@@ -25,6 +26,17 @@ static inline void put_u32(uint8_t *p, uint32_t v) {
 static inline void put_u64(uint8_t *p, uint64_t v) {
     put_u32(p, (uint32_t)v);
     put_u32(p + 4, (uint32_t)(v >> 32));
+}
+static inline double get_f64(const uint8_t *p) {
+    const uint64_t bits = get_u64(p);
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static inline void put_f64(uint8_t *p, double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    put_u64(p, bits);
 }
 
 #endif

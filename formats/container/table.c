@@ -110,8 +110,7 @@ static int read_arg(const struct kvc_arg *arg, const uint8_t **p, const uint8_t 
         return (*i < arg->min || *i > arg->max) && *i != arg->fallback ? -1 : 0;
     case KVC_ARG_REAL:
         if (end - *p < 8) return -1;
-        bits = get_u64(*p);
-        memcpy(f, &bits, sizeof *f);
+        *f = get_f64(*p);
         *p += 8;
         if (*f >= arg->least && *f <= arg->most) return 0;
         return *f == arg->otherwise && !arg->required ? 0 : -1;
@@ -147,13 +146,11 @@ static uint8_t *put_args(uint8_t *p, const struct kvc_stage *stage,
                          const struct kvc_stage_args *args) {
     for (unsigned k = 0; k < stage->n_args; k++) {
         const struct kvc_arg *arg = &stage->args[k];
-        uint64_t bits;
         if (arg->encoder) continue;
         switch (arg->kind) {
         case KVC_ARG_INTEGER: p += put_varint(p, (uint64_t)args->i[k]); break;
         case KVC_ARG_REAL:
-            memcpy(&bits, &args->f[k], sizeof bits);
-            put_u64(p, bits);
+            put_f64(p, args->f[k]);
             p += 8;
             break;
         case KVC_ARG_WORD:
@@ -228,8 +225,7 @@ static int read_rotation(struct kvc_rope_facts *r, struct kvc_records *k, const 
     if (!angle) return kvc_fail_memory(e, "rotations");
     r->angle = k->angles[k->n_angles++] = angle;
     for (size_t i = 0; i < r->half; i++, p += 8) {
-        const uint64_t bits = get_u64(p);
-        memcpy(&angle[i], &bits, sizeof bits);
+        angle[i] = get_f64(p);
         if (!kvc_rope_angle_is_sane(angle[i]))
             return kvc_fail(e, KVC_ERR_DAMAGED, "table: an angle is not between 0 and 1");
     }
@@ -346,11 +342,8 @@ static uint8_t *put_rotations(uint8_t *p, const struct kvc_rope_facts *turn, uin
         p[1] = (uint8_t)turn[t].of_profile;
         put_u16(p + 2, (uint16_t)turn[t].half);
         p += 4;
-        for (size_t i = 0; i < turn[t].half && !turn[t].of_profile; i++, p += 8) {
-            uint64_t bits;
-            memcpy(&bits, &turn[t].angle[i], sizeof bits);
-            put_u64(p, bits);
-        }
+        for (size_t i = 0; i < turn[t].half && !turn[t].of_profile; i++, p += 8)
+            put_f64(p, turn[t].angle[i]);
     }
     return p;
 }
