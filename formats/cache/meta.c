@@ -114,10 +114,8 @@ int kvc_meta_set_i64(struct kvc_meta *m, const char *key, int64_t v, struct kvc_
 }
 
 int kvc_meta_set_f64(struct kvc_meta *m, const char *key, double v, struct kvc_error *e) {
-    uint64_t bits;
     uint8_t bytes[8];
-    memcpy(&bits, &v, sizeof bits);
-    put_u64(bytes, bits);
+    put_f64(bytes, v);
     return set(m, key, KVC_META_F64, 0, bytes, sizeof bytes, e);
 }
 
@@ -192,16 +190,9 @@ int64_t kvc_meta_i64(const struct kvc_meta *m, const char *key, int64_t otherwis
     return x ? (int64_t)get_u64(x->value) : otherwise;
 }
 
-static double as_double(const uint8_t *bytes) {
-    uint64_t bits = get_u64(bytes);
-    double v;
-    memcpy(&v, &bits, sizeof v);
-    return v;
-}
-
 double kvc_meta_f64(const struct kvc_meta *m, const char *key, double otherwise) {
     const struct kvc_meta_entry *x = typed(m, key, KVC_META_F64);
-    return x ? as_double(x->value) : otherwise;
+    return x ? get_f64(x->value) : otherwise;
 }
 
 int kvc_meta_bool(const struct kvc_meta *m, const char *key, int otherwise) {
@@ -223,7 +214,7 @@ size_t kvc_meta_print(const struct kvc_meta_entry *x, char *text, size_t size) {
     case KVC_META_BOOL: return printed(snprintf(text, size, "%s", x->value[0] ? "true" : "false"));
     case KVC_META_U64: return printed(snprintf(text, size, "%" PRIu64, get_u64(x->value)));
     case KVC_META_I64: return printed(snprintf(text, size, "%" PRId64, (int64_t)get_u64(x->value)));
-    case KVC_META_F64: return printed(kvc_number_print(text, size, 17, as_double(x->value)));
+    case KVC_META_F64: return printed(kvc_number_print(text, size, 17, get_f64(x->value)));
     case KVC_META_TEXT: return printed(snprintf(text, size, "%s", (const char *)x->value));
     case KVC_META_BYTES: /* as many whole bytes as fit */
         for (uint64_t i = 0; i < x->size && used + 3 <= size; i++, used += 2)

@@ -281,13 +281,7 @@ double kvc_gguf_f64(const struct kvc_gguf *g, const char *key, double otherwise)
         memcpy(&v, &bits, sizeof v);
         return (double)v;
     }
-    if (entry->type == KVC_GGUF_F64) {
-        uint64_t bits = get_u64(entry->items);
-        double v;
-        memcpy(&v, &bits, sizeof v);
-        return v;
-    }
-    return otherwise;
+    return entry->type == KVC_GGUF_F64 ? get_f64(entry->items) : otherwise;
 }
 
 const char *kvc_gguf_text(const struct kvc_gguf *g, const char *key, uint64_t *size) {

@@ -22,10 +22,7 @@ enum { MAX_HEADS = 4096, MAX_DIM = 1024, MAX_QUERIES = 4096, MAX_BACK = 7 };
 /* --- tensors --- */
 
 static double f64_at(const uint8_t *p, size_t i) {
-    const uint64_t bits = get_u64(p + 8 * i);
-    double x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+    return get_f64(p + 8 * i);
 }
 
 /* A basis of one part. */
