@@ -138,6 +138,12 @@ static int read_section(const struct kvc_record *r, const uint8_t *h, unsigned j
     return 0;
 }
 
+/* Returns 1 for a section that this version knows: of the container, or of a stage. */
+static int section_is_known(const struct kvc_section *s) {
+    const int is_stage = s->type < KVC_SECTION_SAME;
+    return kvc_section_name(s->type) && is_stage == (s->stage != KVC_NO_STAGE);
+}
+
 /* Takes the sections that readers may skip off the end of the list: this version knows none of
  * them. The others must have a byte coder that it knows. */
 static int skip_optional(const struct kvc_record *r, const struct kvc_section *list, unsigned *n,
@@ -145,8 +151,7 @@ static int skip_optional(const struct kvc_record *r, const struct kvc_section *l
     unsigned known = 0;
     while (known < *n && !list[known].optional) known++;
     for (unsigned j = known; j < *n; j++) {
-        if (list[j].optional && (list[j].stage != KVC_NO_STAGE || !kvc_section_name(list[j].type)))
-            continue;
+        if (list[j].optional && !section_is_known(&list[j])) continue;
         kvc_record_damaged(e, r->offset,
                            list[j].optional ? "a section that it needs is marked as one to skip"
                                             : "a section follows those that may be skipped");
