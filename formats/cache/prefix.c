@@ -180,11 +180,11 @@ int kvc_prefix_check(const struct kvc_cache *c, struct kvc_error *e) {
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "metadata key '" KVC_KEY_PREFIX_IDENTITY "' has more than %d bytes",
                         KVC_IDENTITY_BYTES - 1);
+    if (kvc_prefix_of(&p, &c->meta, e)) return -1;
     if (c->meta.facts.tokens_first > KVC_POSITION_LIMIT - c->n_tokens)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "metadata key '" KVC_KEY_TOKENS_FIRST
                         "': token ids have positions of 2^62 or more");
-    if (kvc_prefix_of(&p, &c->meta, e)) return -1;
     const uint64_t n = kvc_cache_tokens_from(c, p.first);
     if (!keyed && (c->n_prefix_keys || kvc_meta_find(&c->meta, KVC_KEY_PREFIX_PARENT)))
         return kvc_fail(e, KVC_ERR_DAMAGED,

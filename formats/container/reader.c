@@ -4,6 +4,7 @@
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
+#include "codecs/registry.h"
 #include "formats/cache/keys.h"
 #include "formats/container/decoded.h"
 #include "formats/container/extents_section.h"
@@ -309,6 +310,8 @@ static int compare_space(const struct kvc_cache *c, struct kvc_records *k, struc
     uint8_t hash[KVC_KEY_BYTES];
     struct kvc_error why;
     if (!m) return 0;
+    for (uint32_t i = 0; i < k->n_pipelines; i++)
+        if (k->pipeline[i].step[0].stage == &kvc_stage_unknown) return 0; /* lossless, or not */
     if (kvc_prefix_space(c, &c->meta, &space, hash, &why)) {
         k->other_space = 1; /* such facts have no namespace */
         if (why.code != KVC_ERR_MEMORY) return 0;

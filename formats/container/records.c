@@ -157,6 +157,8 @@ static int skip_optional(const struct kvc_record *r, const struct kvc_section *l
                                             : "a section follows those that may be skipped");
         return kvc_record_section(e, j);
     }
+    *n = known;
+    if (!kvc_record_is_critical(r->type)) return 0; /* whoever uses it looks at coders */
     for (unsigned j = 0; j < known; j++) {
         if (kvc_coder_name(list[j].coder)) continue;
         const char *name = kvc_section_name(list[j].type);
@@ -164,7 +166,6 @@ static int skip_optional(const struct kvc_record *r, const struct kvc_section *l
                  name ? name : "of an unknown type", list[j].coder);
         return kvc_record_section(e, j);
     }
-    *n = known;
     return 0;
 }
 
@@ -197,6 +198,9 @@ int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8
     const struct kvc_record *r = &k->record[i];
     const int is_hashed = k->is_hashed && h == k->in->data + r->offset;
     if (record_check(r, h, is_hashed, e)) return -1;
+    *n = 0;
+    *list = NULL;
+    if (!kvc_record_name(r->type)) return 0; /* nothing else of it is known */
     *n = get_u16(h + 2);
     if (r->type == KVC_RECORD_PAD) return read_padding(r, h, *n, list, e);
     uint64_t at = KVC_RECORD_HEADER + (uint64_t)*n * KVC_DIRECTORY_ENTRY;

@@ -55,11 +55,17 @@ static int print_source(const struct kvc_file *f, struct kvc_error *e) {
     return 0;
 }
 
+/* Prints what can be read, also of a file with rows of a later version. */
 static int print_all(const struct kvc_file *f, struct kvc_error *e) {
-    if (kvc_file_check(f, 1, e)) return -1;
-    for (uint32_t t = 0; t < kvc_file_tensors(f); t++)
-        if (print_tensor(f, t, e)) return -1;
-    return print_source(f, e);
+    struct kvc_error *why = kvc_error_new();
+    int status = kvc_file_check(f, 1, e);
+    for (uint32_t t = 0; t < kvc_file_tensors(f); t++) {
+        if (status && kvc_error_code(e) != KVC_ERR_UNSUPPORTED) break;
+        if (!print_tensor(f, t, status ? why : e)) continue;
+        status = -1;
+    }
+    kvc_error_free(why);
+    return status ? -1 : print_source(f, e);
 }
 
 static int status_of(const struct kvc_error *e) {
