@@ -97,6 +97,13 @@ static int record_check(const struct kvc_record *r, const uint8_t *h, int is_has
         return kvc_record_damaged(
             e, r->offset,
             "not the record that the index lists: it is of another file, or was replaced");
+    const int known = KVC_RECORD_CRITICAL |
+                      (r->type == KVC_RECORD_BLOCK ? KVC_RECORD_NO_DIGEST : 0);
+    if (h[1] & ~known) {
+        kvc_record_damaged(e, r->offset, "reserved flag bits are set");
+        if (e) e->code = KVC_ERR_UNSUPPORTED;
+        return -1;
+    }
     if (kvc_record_name(r->type) && (h[1] & KVC_RECORD_CRITICAL) != kvc_record_is_critical(r->type))
         return kvc_record_damaged(
             e, r->offset, "the flag that says whether readers may skip it does not match its type");
@@ -106,13 +113,6 @@ static int record_check(const struct kvc_record *r, const uint8_t *h, int is_has
     if (r->type == KVC_RECORD_BLOCK && h[1] & KVC_RECORD_NO_DIGEST && get_u64(h + 16))
         return kvc_record_damaged(e, r->offset,
                                   "it has a digest, and its flags say that it has none");
-    const int known = KVC_RECORD_CRITICAL |
-                      (r->type == KVC_RECORD_BLOCK ? KVC_RECORD_NO_DIGEST : 0);
-    if (h[1] & ~known) {
-        kvc_record_damaged(e, r->offset, "reserved flag bits are set");
-        if (e) e->code = KVC_ERR_UNSUPPORTED;
-        return -1;
-    }
     return 0;
 }
 
@@ -343,6 +343,8 @@ static int refuse_unknown(const struct kvc_records *k, uint64_t i, struct kvc_er
     uint8_t head[2];
     if (kvc_record_name(r->type)) return 0;
     if (kvc_input_copy(k->in, r->offset, head, sizeof head, e)) return -1;
+    if (head[0] != r->type)
+        return kvc_record_damaged(e, r->offset, "its header and the index disagree");
     if (!(head[1] & KVC_RECORD_CRITICAL)) return 0;
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                     "record %" PRIu64

@@ -1255,6 +1255,8 @@ def frame_files():
     # the index
     file("index-type", "disagree", "The index calls the TOKENS record a PROFILE, which readers skip.",
          header(index=lambda x: x[:3] + [[PROFILE] + x[3][1:]] + x[4:]), "check")
+    file("index-type-unknown", "disagree", "The index gives the TOKENS record an unknown type.",
+         header(index=lambda x: x[:3] + [[77] + x[3][1:]] + x[4:]))
     file("index-number", "disagree", "The index gives the CELLS record another number.",
          header(index=lambda x: x[:2] + [x[2][:3] + [1] + x[2][4:]] + x[3:]))
     file("index-size", "does not fit", "The index gives the last record more bytes than there are.",
@@ -1536,6 +1538,11 @@ def own_files():
         f.refused = {i for i in range(len(c.tensors)) if i == 0 or any(x[2] == 0 for x in c.same.get((i, 0), ()))}
         return f
     unsupported("stage-one", "stage 99", "K with stage 99 twice in its pipeline: V can be read.", "read")(lambda: by_unknown(small()))
+    @unsupported("stage-middle", "stage 99", "K by finite, stage 99 and store, whose section has its place.", "read")
+    def _():
+        f = by_unknown(small())
+        f.of(BLOCK).sections = [Section(RAW, b"".join(small().tensors[0].rows), stage=2)]
+        return f
     unsupported("stage-same", "stage 99", "K of a window with stage 99, and snapshots, some of whose rows are those of this K.", "read")(
         lambda: by_unknown(repeated()))
     unsupported("stage-experiment", "an experiment", "A pipeline with stage 32768, the first of experiments.", "read")(

@@ -972,15 +972,13 @@ class Kvc:
             need(angles is not None and len(angles) == pairs, f"tensor {t}: the profile has not its angles")
         return pairing, angles
 
-    def pairing(self, t):
-        """The pairing of the channels of a tensor."""
-        if self.tensors[t].rotation:
-            return self.rotations[self.tensors[t].rotation - 1][0]
+    def pairing(self):
+        """How a profile pairs the channels of the cache."""
         return {"interleaved": INTERLEAVED}.get(self.meta.get("rope.pairing"), HALVES)
 
     def _check_inputs(self, t, segment, named):
         """The rules of INPUTS in codecs/stages/cross/cross.md."""
-        tensor, pairing = self.tensors[t], self.pairing(t)
+        tensor, pairing = self.tensors[t], self.pairing()
         role = ROLES.get(tensor.role)
         need(role, f"INPUTS: of tensor {t}, neither K nor V")
         prediction = Prediction(self.named_profile(), tensor.layer.index, role, pairing)
@@ -1666,7 +1664,7 @@ class Block:
         """The profile; layer and role there; pairing."""
         tensor = self.kvc.tensors[self.tensor]
         need(tensor.role in ROLES, f"{self.where}: neither K nor V, without data of its own")
-        pairing = self.kvc.pairing(self.tensor)
+        pairing = self.kvc.pairing()
         return self.kvc.named_profile(), tensor.layer.index, ROLES[tensor.role], pairing
 
     def ahead(self, m):
