@@ -95,7 +95,8 @@ static int open_levels(const struct kvc_pipeline *p, const struct kvc_coded *own
         level[i].taken = block->shape;
         level[i].profile = block->profile;
         level[i].marked = block->salient != NULL;
-        if (s->open && s->open(&p->step[i].args, &stored[i], block, e)) {
+        if ((!(s->flags & KVC_STAGE_SIDE) && kvc_stored_no_side(&stored[i], e)) ||
+            (s->open && s->open(&p->step[i].args, &stored[i], block, e))) {
             place_error(own, &stored[i], e);
             return kvc_error_prefix(e, s->name);
         }

@@ -2819,6 +2819,8 @@ def prune_files():
     broken("mean-size", "MEAN", "Three means.", other_bytes(MEAN, lambda b: b[:-2]), "k=0.4:mean", True)
     broken("mean-extra", "more than are due", "Means that the arguments do not ask for.",
            more(Section(MEAN, bytes(8), stage=0), kind=SIDE))
+    broken("store-side", "more than are due", "Side data of the stage store, which has none.",
+           more(Section(MEAN, bytes(8), stage=1), kind=SIDE))
     bad("prune-v-mask", "more than are due", "A mask of V, of which nothing is left out.", "read")(
         lambda: pruned("k=0.4", role=1))
 
