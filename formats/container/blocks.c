@@ -407,6 +407,8 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     if (first && kvc_pipeline_has(line, KVC_STAGE_PAIR))
         status = kvc_fail(e, KVC_ERR_DAMAGED, "a block of a pair has a SAME section");
+    else if (first && c->tensor[tensor].role == KVC_ROLE_HIDDEN) /* rows may be rebuilt from it */
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "a block of hidden states has a SAME section");
     else if (first && kvc_same_read(c, tensor, rows, &x.list[0], split, e))
         status = kvc_record_section(e, 0);
     if (!status && split->own)

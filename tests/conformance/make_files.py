@@ -191,6 +191,7 @@ class File:
         self.named, self.source = [], None  # layer and role of each tensor; the source file
         self.refused = set()   # tensors of which rows are refused, where all else can be read
         self.profile = None    # the bytes of a profile that lies beside
+        self.weights = None    # those of weights
         self.gaps = []         # where in bytes() a gap follows, and its size
 
     def of(self, kind, n=0):
@@ -2957,10 +2958,59 @@ def merge_files():
         lambda: pair("slerp", lines=((tail("2"),),)))
 
 
+class Weights:
+    """The weights of layer 0 of a model that are made up: of K and V, which have `out` channels, of hidden states of `d`."""
+    def __init__(self, d=4, out=8, salt=600, biased=True, normed=True):
+        self.d = d
+        self.matrices = [some_matrix(out, d, salt + i) for i in (0, 1)]
+        self.biases = [[v / 8 for v in some(out, salt + 2 + i, -9, 9)] if biased else None for i in (0, 1)]
+        self.norm = [v / 8 for v in some(d, salt + 4, 1, 20)] if normed else None
+
+    def bytes(self):
+        """As a safetensors file with the names of transformers."""
+        tensors = {}
+        for what, matrix, bias in zip("kv", self.matrices, self.biases):
+            tensors[f"self_attn.{what}_proj.weight"] = [len(matrix), self.d], [x for row in matrix for x in row]
+            if bias:
+                tensors[f"self_attn.{what}_proj.bias"] = [len(bias)], bias
+        if self.norm:
+            tensors["input_layernorm.weight"] = [self.d], self.norm
+        header, body = {"__metadata__": {"architecture": "llama"}}, b""
+        for name, (shape, values) in tensors.items():
+            header["model.layers.0." + name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(body), len(body) + 4 * len(values)]}
+            body += struct.pack(f"<{len(values)}f", *values)
+        head = json.dumps(header).encode()
+        return u64(len(head)) + head + body
+
+    def fingerprint(self):
+        out = b"kvc projection 0\n"
+        for matrix, bias in zip(self.matrices, self.biases):
+            out += b"".join(struct.pack("<f", row[i]) for i in range(self.d) for row in matrix)
+            out += u8(1) + struct.pack(f"<{len(bias)}f", *bias) if bias else u8(0)
+        return hashlib.sha256(out + (u8(1) + struct.pack(f"<{self.d}f", *self.norm) if self.norm else u8(0))).digest()
+
+    def rebuilt(self, which, x, epsilon=None):
+        """K or V of a hidden state, before RoPE; epsilon: of the norm, where there is one."""
+        if epsilon is not None:
+            sums = [0.0] * 8
+            for i, v in enumerate(x):
+                sums[i % 8] = f32(sums[i % 8] + f32(v * v))
+            four = [f32(sums[i] + sums[i + 4]) for i in range(4)]
+            mean = f32(f32(f32(four[0] + four[2]) + f32(four[1] + four[3])) / self.d)
+            factor = f32(1 / f32(math.sqrt(f32(mean + epsilon))))
+            x = [f32(f32(v * factor) * w) for v, w in zip(x, self.norm)]
+        out = []
+        for o, row in enumerate(self.matrices[which]):
+            y = 0.0
+            for v, w in zip(x, row):
+                y = round32(Fraction(v) * Fraction(w) + Fraction(y))
+            out.append(f32(y + self.biases[which][o]) if self.biases[which] else y)
+        return out
+
+
 def project_files():
-    """What can be told of HIDDEN without weights."""
-    def side(norm=0, epsilon=0.0, filling=bytes(3), tensor=1, d=4):
-        return u32(tensor, d) + bytes(range(1, 33)) + u8(norm) + filling + struct.pack("<f", epsilon)
+    def side(norm=0, epsilon=0.0, filling=bytes(3), tensor=1, d=4, fingerprint=bytes(range(1, 33))):
+        return u32(tensor, d) + fingerprint + u8(norm) + filling + struct.pack("<f", epsilon)
 
     def projected(name, words, sentence, value, role=0):
         @bad("project-" + name, words, sentence, "read")
@@ -2975,6 +3025,71 @@ def project_files():
     projected("norm", "HIDDEN", "A norm of 2.", side(norm=2))
     projected("filling", "HIDDEN", "A byte between norm and epsilon is set.", side(filling=b"\0\0\1"))
     projected("epsilon", "HIDDEN", "An epsilon below 0.", side(epsilon=-1.0))
+    projected("epsilon-infinite", "HIDDEN", "An epsilon that is not finite.", side(epsilon=math.inf))
+    projected("zeros", "fingerprint", "K with the fingerprint of hidden states.", side(fingerprint=bytes(32)))
+
+    def rebuilt(weights=Weights(), dtype=BF16, states=BF16, epsilon=0.0625, pairing=1, rest=False, heads=2, change=None, **how):
+        """K and V of layer 0, rebuilt from the hidden states that enter it; K is turned."""
+        positions = [9, 7, 8]
+        hidden = byte_rows(states, some_matrix(3, weights.d, 610))
+        part, beside = Part(positions), Part(how.get("positions", positions), kind=4)
+        norm = weights.norm and epsilon
+        dim, tensors, coded, angles = len(weights.matrices[0]) // heads, [], {}, (1.0, 0.125)
+        left = [some_matrix(3, heads * dim, 611 + v) for v in (0, 1)]
+        for v in (0, 1):
+            out = []
+            for x, p, more in zip(hidden, positions, left[v]):
+                y = weights.rebuilt(v, numbers(states, x), norm)
+                if not v and pairing == 2:  # the weights are paired as halves
+                    y = [y[h + i // 2 + i % 2 * dim // 2] for h in range(0, len(y), dim) for i in range(dim)]
+                if not v:
+                    y = rotated(y, dim, angles, pairing, p)
+                out.append(b"".join(number(dtype, f32(a + b) if rest else a) for a, b in zip(y, more)))
+            tensors.append(Tensor(0, v, dtype, heads, dim, rows=out, rotation=0 if v else 1))
+            order = [byte_rows(dtype, left[v])[i] for i in part.order]
+            coded[v] = (lambda t, rows, raw=b"".join(order): [Section(RAW, raw, stage=1)]) if rest else (lambda t, rows: [])
+        tensors.append(Tensor(1, 6, states, how.get("state_heads", 1), weights.d // how.get("state_heads", 1), 1, rows=hidden))
+        c = Cache([part, beside], [(0, 0, 0, 0), (1, 0, 4, 0)], tensors, pipelines=((project("hidden"), STORE)[:2 if rest else 1], (STORE,)),
+                  meta={"rope.pairing": text("halves" if pairing == 1 else "interleaved"), "rope.k": text("post")})
+        c.rotations, c.coded = [(pairing, list(angles))], coded
+        c.same = how.get("same", {})
+        f = c.file()
+        data = side(int(bool(norm)), norm or 0.0, tensor=2, d=weights.d, fingerprint=weights.fingerprint())
+        for v in (0, 1):
+            f.records.insert(f.records.index(f.of(BLOCK, v)), Record(SIDE, [Section(HIDDEN, data, stage=0)], v, 0))
+        f.weights = weights.bytes()
+        return (change(f) or f) if change else f
+    good("project", "K and V of bf16, rebuilt from hidden states before the norm, by weights with biases; K is turned.")(rebuilt)
+    good("project-residual", "K and V of f32 with what the weights do not give, from states after the norm, without biases.")(
+        lambda: rebuilt(Weights(salt=620, biased=False, normed=False), F32, F32, rest=True))
+    good("project-interleaved", "K paired interleaved, of weights paired as halves; eight and more channels in a sum.")(
+        lambda: rebuilt(Weights(11, 8, 630), F16, F32, pairing=2))
+
+    @good("project-states", "Hidden states that are rebuilt from those of another layer, with what is left.")
+    def _():
+        a, b = some_matrix(3, 4, 640), some_matrix(3, 4, 641)
+        c = Cache([Part([0, 1, 2], kind=4)], [(0, 0, 4, 0), (0, 1, 4, 0)],
+                  [Tensor(0, 6, F32, 1, 4, rows=byte_rows(F32, [[f32(x + y) for x, y in zip(*z)] for z in zip(a, b)])),
+                   Tensor(1, 6, F32, 1, 4, 1, rows=byte_rows(F32, a))], pipelines=((project("hidden"), STORE), (STORE,)))
+        c.coded = {0: lambda t, rows: [Section(RAW, b"".join(byte_rows(F32, b)), stage=1)]}
+        f = c.file()
+        data = Section(HIDDEN, side(fingerprint=bytes(32)), stage=0)
+        f.records.insert(f.records.index(f.of(BLOCK)), Record(SIDE, [data], 0, 0))
+        return f
+
+    def broken(name, words, sentence, change=None, **how):
+        bad("project-" + name, words, sentence, "read")(lambda: rebuilt(change=change, **how))
+
+    def hidden(at, new):
+        return lambda f: f.of(SIDE).sections[0].__dict__.update(raw=patch(f.of(SIDE).sections[0].raw, at, new))
+    broken("fingerprint", "other fingerprint", "Another fingerprint than that of the weights.", hidden(8, b"\xff\xff"))
+    broken("tensor", "not one of hidden states", "K is to be rebuilt from V.", hidden(0, u32(1)))
+    broken("tensor-none", "not one of hidden states", "K is to be rebuilt from tensor 3, which is not there.", hidden(0, u32(3)))
+    broken("channels", "shape", "Hidden states of five channels, which have four.", hidden(4, u32(5)))
+    broken("no-norm", "no norm", "A norm, and weights that have none.", lambda f: hidden(40, u8(1))(f), weights=Weights(normed=False))
+    broken("position", "no hidden state", "A row at a position without a hidden state.", positions=[9, 7, 6])
+    broken("circle", "SAME", "Hidden states that are rows of the K that is rebuilt from them.", weights=Weights(8, 8, 650), dtype=F32, states=F32,
+           state_heads=2, same={(2, 0): [(0, 3, 0, 0, 0)]})
 
 
 # --- derope, center, basis, steps, code ---
@@ -3857,12 +3972,16 @@ def make_index(found, make_missing=False):
             path.write_bytes(f if isinstance(f, bytes) else f.bytes())
             if getattr(f, "profile", None):
                 path.with_suffix(".kvcp").write_bytes(f.profile)
+            if getattr(f, "weights", None):
+                path.with_suffix(".safetensors").write_bytes(f.weights)
         if not path.exists():
             faults.append(f"missing: {path.name}")
             continue
         entry["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
         if path.with_suffix(".kvcp").exists():
             entry["profile"] = f"files/{path.stem}.kvcp"
+        if path.with_suffix(".safetensors").exists():
+            entry["weights"] = f"files/{path.stem}.safetensors"
         entries.append({**entry, **(must_come_out(f) if entry["verdict"] == "valid" or getattr(f, "refused", None) else {})})
     entries += golden_files()
     for x in entries:

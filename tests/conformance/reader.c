@@ -1,6 +1,6 @@
 /* reader.c: libkvc as a reader of the conformance set (README.md), over its public interface.
  *
- *   reader FILE [PROFILE]
+ *   reader FILE [PROFILE [WEIGHTS]]      an empty PROFILE: none
  *
  * Prints for each tensor LAYER ROLE DIGEST, and of a source that is one file "source SHA-256".
  * Exit status: 0 valid, 1 refused as invalid, 2 not supported, 3 trouble. */
@@ -80,14 +80,15 @@ static int status_of(const struct kvc_error *e) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2 && argc != 3) {
-        fprintf(stderr, "usage: reader FILE [PROFILE]\n");
+    if (argc < 2 || argc > 4) {
+        fprintf(stderr, "usage: reader FILE [PROFILE [WEIGHTS]]\n");
         return 3;
     }
     struct kvc_error *e = kvc_error_new();
     const struct kvc_open_options options = {.size = sizeof options,
                                              .format = "kvc",
-                                             .profile = argc == 3 ? argv[2] : NULL};
+                                             .profile = argc > 2 && *argv[2] ? argv[2] : NULL,
+                                             .weights = argc > 3 ? argv[3] : NULL};
     struct kvc_file *f = kvc_file_open(argv[1], &options, e);
     int status = 0;
     if (!f || print_all(f, e)) {

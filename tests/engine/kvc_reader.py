@@ -4,11 +4,12 @@ source file. Not for daily use: it is slow and trusts its memory to be larger th
 
     python3 kvc_reader.py [--profile=PROFILE] FILE.kvc [SOURCE]
                                                  checks FILE.kvc; writes the file it was made from to SOURCE
-    python3 kvc_reader.py --digests FILE.kvc [PROFILE]
+    python3 kvc_reader.py --digests FILE.kvc [PROFILE [WEIGHTS]]
                                                  what the conformance set asks (tests/conformance/README.md)
 """
 
 import hashlib
+import json
 import os
 import re
 import struct
@@ -81,7 +82,7 @@ POSITIONS_END = 1 << 62
 REGION_BYTES = 1 << 48
 
 STORE, ZSTD, SPLIT, FAST, FINITE, SINK, TAIL, QUANT, OUTLIER, LOWRANK, PRUNE, SALIENCY, MERGE = range(1, 14)
-PROJECT = 14  # its rows need the weights of the model, which this reader does not read
+PROJECT = 14
 DEROPE, CENTER, BASIS, STEPS, CODE, CROSS, PREDICT = range(15, 22)
 TERMINAL = {STORE, ZSTD, SPLIT, FAST, CODE, CROSS}
 MAY_END = {QUANT, LOWRANK, PROJECT}  # hand on what they missed; nothing need stand behind them
@@ -95,6 +96,7 @@ MOST_CHANNELS = {OUTLIER: 65536, LOWRANK: 4096, BASIS: 1024}
 SEGMENT = 128  # blocks
 V_ROLE = 1
 LATENT_ROLE = 2
+HIDDEN_ROLE = 6
 ROLES = {0: "k", 1: "v"}  # that a profile describes
 ROLES_OF_LAYERS = [0], [1], [0, 1], [2], [3], [4], [3, 4], [5], [6]
 ROLE_NAMES = "K", "V", "latent", "R", "S", "queries", "hidden"
@@ -431,28 +433,21 @@ class Tensor:
         )
         need(self.source_size <= REGION_BYTES, "TABLE: a region of more than 2^48 bytes")
         self.check_strides("TABLE", self.source_size, self.rows, self.token, self.head, self.step)
-        self.block = []  # decoded blocks
+        self.block = {}  # decoded blocks; of refused ones why
         self.same = {}  # per block: which of its rows are SAME rows
 
     def shape(self):
         return self.heads, self.dim, self.dtype
 
-    def rows_of(self, block):
-        """The decoded rows of a block."""
-        rows = self.block[block]
-        if isinstance(rows, Unsupported):
-            raise rows
-        return rows
-
     def refused(self):
         """Why rows of it are refused, of the first; None: all are decoded."""
-        return next((rows for rows in self.block if isinstance(rows, Unsupported)), None)
+        return next((rows for rows in self.block.values() if isinstance(rows, Unsupported)), None)
 
     def canonical(self):
         """All rows in sorted order: uint8 [rows, row_bytes]."""
         if self.refused():
             raise self.refused()
-        return np.concatenate(self.block) if self.block else np.zeros((0, self.row_bytes), np.uint8)
+        return np.concatenate([self.block[b] for b in sorted(self.block)]) if self.block else np.zeros((0, self.row_bytes), np.uint8)
 
     def check_strides(self, what, room, n, token, head, step):
         """Strides (FORMAT.md 5) of n cells within `room` bytes."""
@@ -502,12 +497,51 @@ class Layer:
         self.part, self.index, self.kind, self.window = part, index, kind, window
 
 
+class Weights:
+    """The weights of a model: the bytes of a safetensors file of binary32, as transformers names them, K paired as halves."""
+
+    def __init__(self, data):
+        r = Bytes(data, "weights")
+        size = r.one("Q")
+        try:
+            self.header = json.loads(r.take(size))
+        except ValueError as e:
+            raise KvcError(f"weights: {e}") from e
+        self.data = data[8 + size :]
+
+    def get(self, layer, name):
+        found = self.header.get(f"model.layers.{layer}.{name}")
+        if found is None:
+            return None
+        need(found["dtype"] == "F32", f"weights: {name} is not F32")
+        first, end = found["data_offsets"]
+        return np.frombuffer(self.data[first:end], "<f4").reshape(found["shape"])
+
+    def projection(self, layer):
+        """Of K and of V the matrix [in][out] and the bias, or None; the weights of the norm, or None."""
+        out = []
+        for name in ("k_proj", "v_proj"):
+            matrix = self.get(layer, f"self_attn.{name}.weight")
+            need(matrix is not None, f"weights: no {name} of layer {layer}")
+            out.append((matrix.T, self.get(layer, f"self_attn.{name}.bias")))
+        return *out, self.get(layer, "input_layernorm.weight")
+
+    @staticmethod
+    def hashed(projection):
+        """What the fingerprint is of."""
+        out = b"kvc projection 0\n"
+        for matrix, bias in projection[:2]:
+            out += np.ascontiguousarray(matrix).tobytes() + (b"\0" if bias is None else b"\1" + bias.tobytes())
+        return out + (b"\0" if projection[2] is None else b"\1" + projection[2].tobytes())
+
+
 class Kvc:
     """A whole .kvc file. meta: key -> value; tokens: ids or None; keys: prefix keys. A profile that the file names is in the file, or
-    `profile`, the bytes of one."""
+    `profile`, the bytes of one; weights: the bytes of those that its rows are rebuilt with."""
 
-    def __init__(self, data, profile=None):
+    def __init__(self, data, profile=None, weights=None):
         data = bytes(data)
+        self.weights = Weights(weights) if weights else None
         end = self._read_frame(data)
         records = self._read_records(data, end)
         first = [r for r in records if r.type in CRITICAL]
@@ -879,17 +913,39 @@ class Kvc:
             [(r.subject, r.number) for r in blocks] == want, "BLOCK records missing, doubled or out of order"
         )
         self._read_sides(records)
-        for record in blocks:
-            tensor = self.tensors[record.subject]
-            first, last = tensor.layer.part.block[record.number : record.number + 2]
+        self._block_of = {(r.subject, r.number): r for r in blocks}
+        self._decoding = set()
+        for r in blocks:
+            try:
+                self.rows_of(r.subject, r.number)
+            except Unsupported:
+                pass  # these rows, and those that stand on them
+
+    def rows_of(self, t, number):
+        """The decoded rows of a block."""
+        tensor = self.tensors[t]
+        if number not in tensor.block:
+            need((t, number) not in self._decoding, f"tensor {t}: rows stand on themselves")
+            self._decoding.add((t, number))
+            record = self._block_of[t, number]
+            first, last = tensor.layer.part.block[number : number + 2]
             try:
                 rows = self._decode_block(record, tensor, last - first)
-            except Unsupported as e:  # of these rows, and of those that stand on them
-                tensor.block.append(e)
-                continue
-            digest = sum(xxh3(row.tobytes(), first + i) for i, row in enumerate(rows)) % (1 << 64)
-            need(not record.has_digest or digest == record.digest, f"{record.where}: digest mismatch")
-            tensor.block.append(rows)
+                digest = sum(xxh3(row.tobytes(), first + i) for i, row in enumerate(rows)) % (1 << 64)
+                need(not record.has_digest or digest == record.digest, f"{record.where}: digest mismatch")
+                tensor.block[number] = rows
+            except Unsupported as e:
+                tensor.block[number] = e
+        if isinstance(tensor.block[number], Unsupported):
+            raise tensor.block[number]
+        return tensor.block[number]
+
+    def rows_at(self, t, numbers, positions):
+        """Rows of a tensor by their numbers, which must have these positions."""
+        part = self.tensors[t].layer.part
+        need(numbers[-1] < part.cells and (part.pos[part.order][numbers] == positions).all(), f"tensor {t}: no row of a position")
+        blocks = np.searchsorted(part.block, numbers, "right") - 1
+        return np.stack([self.rows_of(t, int(b))[n - part.block[b]] for n, b in zip(numbers, blocks)])
 
     def _read_sides(self, records):
         """side[tensor, segment] = what its stages keep there."""
@@ -972,6 +1028,24 @@ class Kvc:
             need(angles is not None and len(angles) == pairs, f"tensor {t}: the profile has not its angles")
         return pairing, angles
 
+    def projection(self, tensor, channels, fingerprint):
+        """The matrix of K or V [in][out] in the order of the cache, its bias and the weights of the norm, or None."""
+        need(self.weights, "rows need weights that were not given")
+        layer = [t for t in self.tensors if t.layer is tensor.layer]
+        need([t.role for t in sorted(layer, key=lambda t: t.role)] == [0, 1], "a layer without K or V is rebuilt")
+        keyed = self.weights.projection(tensor.layer.index)
+        for (matrix, _), t in zip(keyed[:2], sorted(layer, key=lambda t: t.role)):
+            need(matrix.shape == (channels, t.heads * t.dim), "the weights are of another shape")
+        key = next(t for t in layer if t.role == 0)
+        pairing, half = self.meta.get("rope.pairing"), (self.meta.get("rope.dim") or key.dim) // 2
+        need(hashlib.sha256(self.weights.hashed(keyed)).digest() == fingerprint, "other weights than those of the file")
+        matrix, bias = keyed[tensor.role]
+        if tensor.role == 0 and pairing == "interleaved":  # the file pairs channels as halves
+            order = np.arange(key.heads * key.dim).reshape(key.heads, key.dim)
+            order[:, : 2 * half] = np.stack([order[:, :half], order[:, half : 2 * half]], axis=2).reshape(key.heads, -1)
+            matrix, bias = matrix[:, order.reshape(-1)], None if bias is None else bias[order.reshape(-1)]
+        return matrix, bias, keyed[2]
+
     def pairing(self):
         """How a profile pairs the channels of the cache."""
         return {"interleaved": INTERLEAVED}.get(self.meta.get("rope.pairing"), HALVES)
@@ -1021,12 +1095,12 @@ class Kvc:
                 continue
             o = self.tensors[other]
             if o.dtype == "q8_0":
-                blocks = o.rows_of(block)[at].reshape(-1, o.bytes)
+                blocks = self.rows_of(other, block)[at].reshape(-1, o.bytes)
                 with np.errstate(all="ignore"):
                     rows = floats_of(blocks[:, :2], "f16")[:, None] * blocks[:, 2:].view(np.int8).astype(np.float32)
                     rows = hadamard(rows.reshape(len(at), -1), self.tile(o))
             else:
-                rows = floats_of(o.rows_of(block)[at], o.dtype)
+                rows = floats_of(self.rows_of(other, block)[at], o.dtype)
             rows = rows.reshape(len(at), o.heads, o.dim)
             inputs.append(prediction.input(i, rows, self.rotation(other), positions))
         return prediction.value(inputs), positions
@@ -1040,9 +1114,10 @@ class Kvc:
         merges = any(stage == MERGE for stage, _ in self.pipelines[tensor.pipeline])
         pair = side.get("first", record.subject) if merges else None
         if "first" in side:
-            self.tensors[pair].rows_of(record.number)
+            self.rows_of(pair, record.number)
         if stages and stages[0].type == S_SAME:
             need(pair is None, f"{record.where}: a pair's block has SAME")
+            need(tensor.role != HIDDEN_ROLE, f"{record.where}: hidden states have SAME")
             need(stages[0].stage == 255 and stages[0].index == 0, "SAME: claims a stage")
             self._copy_same(stages[0].decode(), record.subject, rows, same)
             stages = stages[1:]
@@ -1071,7 +1146,8 @@ class Kvc:
                 t < subject and self.tensors[t].shape() == self.tensors[subject].shape(), "SAME: unfit tensor"
             )
             other = self.tensors[t]
-            need(b < len(other.block) and there + count <= len(other.rows_of(b)), "SAME: no such rows")
+            need(b < len(other.layer.part.block) - 1, "SAME: no such rows")
+            need(there + count <= len(self.rows_of(t, b)), "SAME: no such rows")
             need(
                 not other.same[b][there : there + count].any(),
                 "SAME: refers to rows that are SAME themselves",
@@ -1212,6 +1288,25 @@ def fma_short(a, b, y):
     return np.where(odd, fma(a, b, y), out) if odd.any() else out
 
 
+def normed(x, scale, epsilon):
+    """Rows of hidden states by RMSNorm, in the order of sums of project.md."""
+    sums = np.zeros((len(x), 8), np.float32)
+    for i in range(x.shape[1]):
+        sums[:, i % 8] += x[:, i] * x[:, i]
+    four = sums[:, :4] + sums[:, 4:]
+    mean = ((four[:, 0] + four[:, 2]) + (four[:, 1] + four[:, 3])) / np.float32(x.shape[1])
+    factor = np.float32(1) / np.sqrt(mean + epsilon)
+    return x * factor[:, None] * scale
+
+
+def projected(x, matrix, bias):
+    """Rows times [in][out], and the bias."""
+    y = np.zeros((len(x), matrix.shape[1]), np.float32)
+    for i, row in enumerate(matrix):
+        y = fma(x[:, i, None], row[None], y)
+    return y if bias is None else y + bias
+
+
 def fma(a, b, y):
     """a * b + y in binary32 with one rounding."""
     p, z = np.broadcast_arrays(a.astype(np.float64) * b, y.astype(np.float64))
@@ -1307,7 +1402,7 @@ def read_side(pipeline, tensor, record, where):
             rank = min(args["r"], width)
             side[i] = take_floats(left, S_FACTOR_B, 0, heads * rank * width)[0].reshape(heads, rank, width)
         elif stage == PROJECT:
-            read_hidden(left.take(S_HIDDEN, 0, stored=True), where)
+            side[i] = read_hidden(left.take(S_HIDDEN, 0, stored=True), tensor.role, where)
         elif stage in (CROSS, PREDICT) and left.has(S_INPUTS):
             side["inputs"] = read_inputs(left.take(S_INPUTS, 0, stored=True), where)
         elif stage == CENTER and left.has(S_MEAN):
@@ -1335,12 +1430,16 @@ def read_rotation(r):
     return pairing, angles, pairs
 
 
-def read_hidden(data, where):
-    """codecs/papers/project/project.md"""
+def read_hidden(data, role, where):
+    """codecs/papers/project/project.md: the tensor of hidden states, fingerprint of the weights or None, with a norm, epsilon"""
     r = Bytes(data.tobytes(), f"{where}: HIDDEN")
-    _, _, _, norm, filling, epsilon = r.unpack("II32sB3sf")
+    tensor, channels, fingerprint, norm, filling, epsilon = r.unpack("II32sB3sf")
     r.end()
-    need(norm <= 1 and not any(filling) and epsilon >= 0, f"{r.what}: norm, filling bytes or epsilon")
+    need(norm <= 1 and not any(filling) and 0 <= epsilon < float("inf"), f"{r.what}: norm, filling bytes or epsilon")
+    need(1 <= channels <= 1 << 24, f"{r.what}: channels")
+    copies = not any(fingerprint)
+    need(copies == (role > LATENT_ROLE) and not (copies and norm), f"{r.what}: fingerprint or norm of something else")
+    return tensor, channels, None if copies else fingerprint, norm, np.float32(epsilon)
 
 
 def read_inputs(data, where):
@@ -1437,7 +1536,6 @@ class Block:
         if stage in TERMINAL - {CODE}:
             ahead = self.ahead(m) if stage == CROSS and "inputs" in self.side else None
             return decode_terminal(stage, self.sections[i], m, self.where, ahead)
-        supported(stage != PROJECT, f"{self.where}: rows that are rebuilt from hidden states and weights")
         decode = {
             FINITE: self.finite,
             SINK: self.sink,
@@ -1454,6 +1552,7 @@ class Block:
             STEPS: self.steps,
             CODE: self.code,
             PREDICT: self.predict,
+            PROJECT: self.project,
         }[stage]
         with np.errstate(all="ignore"):
             out = decode(i, m, args, sections)
@@ -1572,6 +1671,33 @@ class Block:
     def plus(self, i, m, x):
         rest = self.decode(i + 1, m)
         return x if rest is None else x + m.floats(rest)
+
+    def project(self, i, m, _, sections):
+        """codecs/papers/project/project.md"""
+        sections.end()
+        tensor, channels, fingerprint, norm, epsilon = self.side[i]
+        kvc, own = self.kvc, self.kvc.tensors[self.tensor]
+        need(tensor < len(kvc.tensors) and tensor != self.tensor, f"{self.where}: no tensor of hidden states")
+        source = kvc.tensors[tensor]
+        fits = source.role == HIDDEN_ROLE and source.dtype in FLOATS and source.heads * source.dim == channels
+        need(fits, f"{self.where}: another tensor than one of hidden states")
+        need(PROJECT not in [stage for stage, _ in kvc.pipelines[source.pipeline]], f"{self.where}: hidden states that are rebuilt")
+        part = own.layer.part
+        rows = part.block[self.number] + self.at
+        positions = part.pos[part.order][rows]
+        need((positions >= 0).all(), f"{self.where}: a position below 0")
+        x = floats_of(kvc.rows_at(tensor, rows, positions), source.dtype).reshape(len(rows), channels)
+        if fingerprint is None:
+            need(channels == m.channels, f"{self.where}: hidden states of another size")
+            y = x
+        else:
+            matrix, bias, scale = kvc.projection(own, channels, fingerprint)
+            need(scale is not None or not norm, f"{self.where}: the weights have no norm")
+            y = projected(normed(x, scale, epsilon) if norm else x, matrix, bias)
+        y = y.reshape(m.rows, m.heads, m.dim)
+        if fingerprint is not None and (rotation := kvc.rotation(self.tensor)):
+            y = rotate(y, positions, rotation[1], rotation[0])
+        return self.plus(i, m, np.where(np.isfinite(y), y, np.float32(0)))
 
     def merge(self, i, m, args, sections):
         """codecs/papers/merge/merge.md"""
@@ -2255,20 +2381,22 @@ def prefix_identity(meta):
     return finish("unknown")
 
 
-def read(path, profile=None):
-    """Reads a file; `profile` is the path of a profile."""
-    with open(path, "rb") as f:
-        data = f.read()
-    if profile is None:
-        return Kvc(data)
-    with open(profile, "rb") as f:
-        return Kvc(data, f.read())
+def read(path, profile=None, weights=None):
+    """Reads a file; `profile` and `weights` are paths, or None."""
+
+    def bytes_of(name):
+        if not name:
+            return None
+        with open(name, "rb") as f:
+            return f.read()
+
+    return Kvc(bytes_of(path), bytes_of(profile), bytes_of(weights))
 
 
-def digests(path, profile=None):
+def digests(path, profile=None, weights=None):
     """Prints the digest of each tensor, and SHA-256 of the source; returns 0, 1 for an invalid file, 2 for one of a later version."""
     try:
-        kvc = read(path, profile)
+        kvc = read(path, profile, weights)
         for t in kvc.tensors:
             if not t.refused():
                 digest = sum(xxh3(row.tobytes(), i) for i, row in enumerate(t.canonical())) % (1 << 64)
@@ -2283,7 +2411,7 @@ def digests(path, profile=None):
 
 
 def main(args):
-    if args[:1] == ["--digests"] and len(args) in (2, 3):
+    if args[:1] == ["--digests"] and len(args) in (2, 3, 4):
         return digests(*args[1:])
     profile = None
     if args and args[0].startswith("--profile="):
