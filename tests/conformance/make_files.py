@@ -3032,7 +3032,7 @@ def project_files():
         """K and V of layer 0, rebuilt from the hidden states that enter it; K is turned."""
         positions = [9, 7, 8]
         hidden = byte_rows(states, some_matrix(3, weights.d, 610))
-        part, beside = Part(positions), Part(how.get("positions", positions), kind=4)
+        part, beside = Part(positions), Part([] if "foreseen" in how else how.get("positions", positions), kind=4)
         norm = weights.norm and epsilon
         dim, tensors, coded, angles = len(weights.matrices[0]) // heads, [], {}, (1.0, 0.125)
         left = [some_matrix(3, heads * dim, 611 + v) for v in (0, 1)]
@@ -3049,8 +3049,12 @@ def project_files():
             order = [byte_rows(dtype, left[v])[i] for i in part.order]
             coded[v] = (lambda t, rows, raw=b"".join(order): [Section(RAW, raw, stage=1)]) if rest else (lambda t, rows: [])
         tensors.append(Tensor(1, 6, states, how.get("state_heads", 1), weights.d // how.get("state_heads", 1), 1, rows=hidden))
-        c = Cache([part, beside], [(0, 0, 0, 0), (1, 0, 4, 0)], tensors, pipelines=((project("hidden"), STORE)[:2 if rest else 1], (STORE,)),
-                  meta={"rope.pairing": text("halves" if pairing == 1 else "interleaved"), "rope.k": text("post")})
+        own, line = (0, (CROSS,)) if how.get("foreseen") else (1, (STORE,))
+        c = Cache([part, beside], [(0, 0, 0, 0), (own, 0, 4, 0)], tensors, pipelines=((project("hidden"), STORE)[:2 if rest else 1], line),
+                  meta={"rope.pairing": text("halves" if pairing == 1 else "interleaved"), "rope.k": text("post"),
+                        **({"profile.sha256": (6, hashlib.sha256(Profile(ANGLES).bytes()).digest())} if not own else {})})
+        if not own:
+            coded[2] = lambda t, rows: [Section(RAW, b"".join(rows), stage=0)]
         c.rotations, c.coded = [(pairing, list(angles))], coded
         c.same = how.get("same", {})
         f = c.file()
@@ -3088,6 +3092,13 @@ def project_files():
     broken("channels", "shape", "Hidden states of five channels, which have four.", hidden(4, u32(5)))
     broken("no-norm", "no norm", "A norm, and weights that have none.", lambda f: hidden(40, u8(1))(f), weights=Weights(normed=False))
     broken("position", "no hidden state", "A row at a position without a hidden state.", positions=[9, 7, 6])
+    def foreseen(f):
+        """The hidden states in the cache's own part, predicted from the K that is rebuilt from them."""
+        states = f.of(SIDE).sections[0]
+        f.records.insert(f.records.index(f.of(BLOCK, 2)), Record(SIDE, [inputs_section([0])], 2, 0))
+        f.records.insert(2, Record(PROFILE, [Section(S_PROFILE, Profile(ANGLES).bytes())], flags=0))
+        assert states.raw[:4] == u32(2)
+    broken("inputs", "INPUTS", "Hidden states that are predicted from the K that is rebuilt from them.", foreseen, foreseen=True)
     broken("circle", "SAME", "Hidden states that are rows of the K that is rebuilt from them.", weights=Weights(8, 8, 650), dtype=F32, states=F32,
            state_heads=2, same={(2, 0): [(0, 3, 0, 0, 0)]})
 
@@ -3789,6 +3800,9 @@ def cross_files():
         return x.file(profile=b"")
     bad("cross-profile-version-0", "does not predict", "A profile without predictors.", "read")(
         lambda: Crossed(Profile(ANGLES, version=0), four(BF16)).file())
+
+    unsupported("cross-profile", "version '9'", "A profile of a later version.", "read")(
+        lambda: edited(lambda f: f.refused.update((1, 2, 3)), lambda: Crossed(Profile(ANGLES, version=9), four(BF16))))
 
     @bad("cross-profile-columns", "does not fit", "A predictor of a column less than the layers before have channels.", "read")
     def _():

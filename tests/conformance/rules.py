@@ -71,6 +71,7 @@ RULES = {
     "I6": """unsupported-dtype* unsupported-role unsupported-part-kind unsupported-layer-kind unsupported-record-type unsupported-features
         unsupported-read-version unsupported-grid""",
     "I7": "unsupported-meta-type unsupported-meta-critical*",
+    "I9": "unsupported-cross-profile",
     "I8": "tests/unit/test_files.c:good_files good-unknown-key",
     # formats/cache/KEYS.md
     "K1": "bad-parent-first bad-parent-zero bad-parent-far bad-parent-no-first good-parent*",

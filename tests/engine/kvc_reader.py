@@ -966,20 +966,22 @@ class Kvc:
             for segment in range((len(tensor.layer.part.block) - 1 + SEGMENT - 1) // SEGMENT):
                 record = found.get((t, segment))
                 try:
-                    side = self._read_side(t, tensor, record)
+                    self._keep_side(t, segment, self._read_side(t, tensor, record))
                 except Unsupported as e:
                     self.side[t, segment] = e
-                    continue
-                self.side[t, segment] = side
-                if "inputs" in side:
-                    self._check_inputs(t, segment, side["inputs"])
-                if "first" in side:
-                    self._check_pair(t, side["first"])
-                    need(
-                        "first" not in self._side_of(side["first"], segment, {}),
-                        f"MERGED: tensor {side['first']} is the second one of a pair itself",
-                    )
         self.merged = {}  # first tensor and block of a pair: which rows are kept, the others merged
+
+    def _keep_side(self, t, segment, side):
+        """Checks the other tensors that side data name."""
+        self.side[t, segment] = side
+        if "inputs" in side:
+            self._check_inputs(t, segment, side["inputs"])
+        if "first" in side:
+            self._check_pair(t, side["first"])
+            need(
+                "first" not in self._side_of(side["first"], segment, {}),
+                f"MERGED: tensor {side['first']} is the second one of a pair itself",
+            )
 
     def _read_side(self, t, tensor, record):
         pipeline = self.pipelines[tensor.pipeline]
