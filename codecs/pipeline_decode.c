@@ -3,6 +3,7 @@
 #include "codecs/pipeline_steps.h"
 
 #include "codecs/memory.h"
+#include "codecs/registry.h"
 #include "codecs/row_runs.h"
 #include "kernels/kernels.h"
 
@@ -94,7 +95,8 @@ static int open_levels(const struct kvc_pipeline *p, const struct kvc_coded *own
         level[i].taken = block->shape;
         level[i].profile = block->profile;
         level[i].marked = block->salient != NULL;
-        if (s->open && s->open(&p->step[i].args, &stored[i], block, e)) {
+        if ((!(s->flags & KVC_STAGE_SIDE) && kvc_stored_no_side(&stored[i], e)) ||
+            (s->open && s->open(&p->step[i].args, &stored[i], block, e))) {
             place_error(own, &stored[i], e);
             return kvc_error_prefix(e, s->name);
         }
@@ -111,6 +113,10 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
     struct level level[KVC_MAX_STEPS];
     const struct kvc_shape shape = block->shape;
     const unsigned floats = kvc_pipeline_first(p, KVC_STAGE_FLOAT | KVC_STAGE_FINITE);
+    if (p->step[0].stage == &kvc_stage_unknown) { /* nothing can be said of its sections */
+        kvc_stage_unknown.decode(&p->step[0].args, NULL, block, e);
+        return kvc_error_prefix(e, kvc_stage_unknown.name);
+    }
     /* no encoder does that, and buffers would be too small */
     if (floats < p->n && !kvc_is_float(shape.dtype))
         return kvc_fail(e, KVC_ERR_DAMAGED, "%s cannot have coded a tensor of %s",

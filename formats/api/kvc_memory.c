@@ -129,7 +129,7 @@ static int take_memory(struct memory *x, const struct kvc_memory *callers, struc
         return kvc_fail(e, KVC_ERR_USAGE, "kvc_memory: arrays or array_size is not set");
     if (m->tokens > KVC_MAX_CELLS)
         return kvc_fail(e, KVC_ERR_USAGE, "kvc_memory: more than 2^31 tokens");
-    if (m->first_position < 0 || m->first_position > INT64_MAX - (int64_t)KVC_MAX_CELLS)
+    if (m->first_position < 0 || m->first_position > KVC_POSITION_LIMIT - (int64_t)KVC_MAX_CELLS)
         return kvc_fail(e, KVC_ERR_USAGE, "kvc_memory: first_position is out of range");
     if (check_pages(x, e)) return -1;
     if (!(x->array = kvc_alloc_zeros(m->n_arrays, sizeof *x->array)))

@@ -5,6 +5,7 @@
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,6 +125,17 @@ static unsigned slot_of(enum kvc_role role) {
     return role == KVC_ROLE_V || role == KVC_ROLE_S;
 }
 
+/* Returns the role that a layer may have beside this one. */
+static enum kvc_role partner_of(enum kvc_role role) {
+    switch (role) {
+    case KVC_ROLE_K: return KVC_ROLE_V;
+    case KVC_ROLE_V: return KVC_ROLE_K;
+    case KVC_ROLE_R: return KVC_ROLE_S;
+    case KVC_ROLE_S: return KVC_ROLE_R;
+    default: return role; /* none */
+    }
+}
+
 uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role,
                               const struct kvc_shape *shape, struct kvc_error *e) {
     if (!kvc_shape_check(shape)) {
@@ -144,6 +156,12 @@ uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role
     if (*place != KVC_NONE) {
         kvc_fail(e, KVC_ERR_DAMAGED, "layer %u has two tensors for %s", c->layer[layer].index,
                  kvc_role_name(role));
+        return KVC_NONE;
+    }
+    const uint32_t other = c->layer[layer].tensor[!slot_of(role)];
+    if (other != KVC_NONE && c->tensor[other].role != partner_of(role)) {
+        kvc_fail(e, KVC_ERR_DAMAGED, "layer %u has %s beside %s", c->layer[layer].index,
+                 kvc_role_name(role), kvc_role_name(c->tensor[other].role));
         return KVC_NONE;
     }
     c->tensor[c->n_tensors] = (struct kvc_tensor){.layer = layer,
@@ -180,8 +198,20 @@ static int by_position(const void *a, const void *b, void *pos) {
     return i < j ? -1 : 1;
 }
 
+/* Refuses positions with which sums and differences could leave 64 bits. */
+static int check_positions(const struct kvc_cells *cells, struct kvc_error *e) {
+    for (uint64_t i = 0; i < cells->n; i++)
+        if (cells->pos[i] <= -KVC_POSITION_LIMIT || cells->pos[i] >= KVC_POSITION_LIMIT)
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "cell %" PRIu64 " has position %" PRId64
+                            ", which is not between -2^62 and 2^62",
+                            i, cells->pos[i]);
+    return 0;
+}
+
 int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e) {
     int sorted = 1;
+    if (check_positions(cells, e)) return -1;
     free(cells->order);
     free(cells->block);
     cells->order = NULL;
@@ -279,9 +309,13 @@ uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row) {
 int kvc_cache_finish(struct kvc_cache *c, struct kvc_error *e) {
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (kvc_cells_arrange(&c->part[i].cells, e)) return -1;
-    for (uint32_t i = 1; i < c->n_layers; i++)
-        if (c->layer[i].part < c->layer[i - 1].part)
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        if (i && c->layer[i].part < c->layer[i - 1].part)
             return kvc_fail(e, KVC_ERR_DAMAGED, "layers are not ordered by part");
+        if (c->layer[i].tensor[0] == KVC_NONE && c->layer[i].tensor[1] == KVC_NONE)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 " has no tensor",
+                            c->layer[i].index);
+    }
     for (uint32_t i = 0; i < c->n_tensors; i++) {
         char label[64];
         kvc_tensor_label(c, i, label, sizeof label);

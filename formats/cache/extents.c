@@ -148,7 +148,10 @@ int kvc_extents_check(const struct kvc_cache *c, struct kvc_error *e) {
     for (uint32_t t = 0; t < c->n_tensors && !status; t++) {
         uint64_t cell = 0;
         const uint64_t first = p;
-        for (; p < c->n_places && sorted[p].tensor == t && sorted[p].cell == cell; p++)
+        /* a tensor without cells has one place of none */
+        for (; p < c->n_places && sorted[p].tensor == t && sorted[p].cell == cell &&
+               (sorted[p].n || p == first);
+             p++)
             cell += sorted[p].n;
         if (cell != c->tensor[t].shape.tokens || p == first ||
             (p < c->n_places && sorted[p].tensor == t))

@@ -100,10 +100,10 @@ int kvc_prefix_of(struct kvc_prefix *p, const struct kvc_meta *meta, struct kvc_
     if (parent->type != KVC_META_BYTES || parent->size != KVC_KEY_BYTES)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "metadata key '" KVC_KEY_PREFIX_PARENT "' is not %d bytes", KVC_KEY_BYTES);
-    if (!first || first % KVC_PREFIX_TOKENS || first > INT64_MAX)
+    if (!first || first % KVC_PREFIX_TOKENS || first >= KVC_POSITION_LIMIT)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "metadata key '" KVC_KEY_PREFIX_PARENT "' needs a '" KVC_KEY_TOKENS_FIRST
-                        "' that is a positive multiple of %d, not %" PRIu64,
+                        "' that is a positive multiple of %d below 2^62, not %" PRIu64,
                         KVC_PREFIX_TOKENS, first);
     p->first = first;
     memcpy(p->start, parent->value, KVC_KEY_BYTES);
@@ -174,9 +174,18 @@ static int check_extras(const struct kvc_cache *c, const struct kvc_prefix *p, u
 
 int kvc_prefix_check(const struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_prefix p;
+    const char *identity = c->meta.facts.identity;
+    const int keyed = identity != NULL;
+    if (keyed && strlen(identity) >= KVC_IDENTITY_BYTES)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "metadata key '" KVC_KEY_PREFIX_IDENTITY "' has more than %d bytes",
+                        KVC_IDENTITY_BYTES - 1);
     if (kvc_prefix_of(&p, &c->meta, e)) return -1;
+    if (c->meta.facts.tokens_first > KVC_POSITION_LIMIT - c->n_tokens)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "metadata key '" KVC_KEY_TOKENS_FIRST
+                        "': token ids have positions of 2^62 or more");
     const uint64_t n = kvc_cache_tokens_from(c, p.first);
-    const int keyed = kvc_meta_find(&c->meta, KVC_KEY_PREFIX_IDENTITY) != NULL;
     if (!keyed && (c->n_prefix_keys || kvc_meta_find(&c->meta, KVC_KEY_PREFIX_PARENT)))
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "prefix keys without the metadata key '" KVC_KEY_PREFIX_IDENTITY "'");

@@ -254,14 +254,19 @@ static int list_positions(const struct kvc_cells *cells, uint64_t block, int64_t
     return 0;
 }
 
-/* Finds the profile's part for a tensor. A stage that misses it says so. */
+/* Finds the profile's part for a tensor, of its heads and channels. A stage that misses it says so.
+ */
 static int find_profile(const struct kvc_cache *c, uint32_t tensor,
                         const struct kvc_profile_part **part, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_shape *shape = &k->shape[tensor];
     *part = NULL;
     if (!k->profile || !c->meta.facts.profile) return 0;
-    return kvc_profile_part(k->profile, c->layer[c->tensor[tensor].layer].index,
-                            c->tensor[tensor].role, k->pairing, 0, part, e);
+    if (kvc_profile_part(k->profile, c->layer[c->tensor[tensor].layer].index,
+                         c->tensor[tensor].role, k->pairing, 0, part, e))
+        return -1;
+    if (*part && ((*part)->heads != shape->heads || (*part)->dim != shape->dim)) *part = NULL;
+    return 0;
 }
 
 /* Where the rows of a block are decoded to. */
@@ -402,6 +407,8 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     if (first && kvc_pipeline_has(line, KVC_STAGE_PAIR))
         status = kvc_fail(e, KVC_ERR_DAMAGED, "a block of a pair has a SAME section");
+    else if (first && c->tensor[tensor].role == KVC_ROLE_HIDDEN) /* rows may be rebuilt from it */
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "a block of hidden states has a SAME section");
     else if (first && kvc_same_read(c, tensor, rows, &x.list[0], split, e))
         status = kvc_record_section(e, 0);
     if (!status && split->own)

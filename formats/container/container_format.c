@@ -71,10 +71,6 @@ void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_pla
     /* the profile in the file is damaged; there may be another copy */
     if (k->survey && k->profile_record && !k->profile)
         k->profile = kvc_profile_find(hash, model, places ? places : &nowhere, NULL);
-    if (k->profile && kvc_profile_fits(k->profile, c, &k->no_profile)) {
-        kvc_profile_free(k->profile);
-        k->profile = NULL;
-    }
     find_angles(c, k);
 }
 

@@ -112,6 +112,20 @@ static int check_size(const struct kvc_cache *c, uint64_t size, const struct kvc
                     size);
 }
 
+/* Refuses a place of a tensor whose row of TABLE says as well where it lies. */
+static int check_table(const struct kvc_cache *c, const struct kvc_place *place,
+                       struct kvc_error *e) {
+    if (place->tensor >= c->n_tensors) return 0; /* refused with the region */
+    const struct kvc_tensor *t = &c->tensor[place->tensor];
+    const struct kvc_strides due = kvc_strides_canonical(&t->shape);
+    if (t->source.token == due.token && t->source.head == due.head &&
+        t->source.block == due.block && t->source_size == kvc_tensor_bytes(t))
+        return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED,
+                    "tensor %" PRIu32 " lies in places, and its strides are not canonical",
+                    place->tensor);
+}
+
 static int get_region(struct kvc_cache *c, const uint8_t **p, const uint8_t *end, uint64_t literals,
                       struct kvc_error *e) {
     uint64_t head[2];
@@ -132,6 +146,7 @@ static int get_region(struct kvc_cache *c, const uint8_t **p, const uint8_t *end
                                       .offset = number[3],
                                       .strides = {number[4], number[5], number[6]}};
     }
+    for (uint64_t i = 0; i < head[1] && !status; i++) status = check_table(c, &place[i], e);
     if (!status) status = check_size(c, head[0], place, head[1], literals, e);
     if (!status) status = kvc_extents_region(c, head[0], place, head[1], NULL, NULL, e);
     free(place);

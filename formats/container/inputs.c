@@ -54,6 +54,9 @@ static int read_inputs(const struct kvc_cache *c, uint32_t tensor, uint64_t bloc
     if (kvc_records_sections(k, record, &list, &n, e)) return kvc_record_context(e, record, "SIDE");
     const struct kvc_stored stored = kvc_pipeline_side(list, n, step);
     int status = line->step[step].stage->inputs(&stored, to, e);
+    const enum kvc_role role = c->tensor[tensor].role;
+    if (status > 0 && role != KVC_ROLE_K && role != KVC_ROLE_V)
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "section INPUTS of a tensor that is neither K nor V");
     for (size_t i = 0; status > 0 && i < to->n; i++)
         if (to->from[i] != KVC_AHEAD_NONE &&
             (to->from[i] >= tensor ||

@@ -4,6 +4,7 @@
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
+#include "codecs/registry.h"
 #include "formats/cache/keys.h"
 #include "formats/container/decoded.h"
 #include "formats/container/extents_section.h"
@@ -109,6 +110,9 @@ int kvc_reader_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
                 tokens[t] = (int32_t)get_u32(bytes + 4 * t);
             c->tokens = tokens;
             c->n_tokens = tokens ? size / 4 : 0;
+        } else if (!size) {
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "a section KEYS without keys");
+            kvc_record_section(e, s);
         } else {
             c->prefix_keys = bytes;
             c->n_prefix_keys = size / unit;
@@ -277,6 +281,21 @@ static uint64_t skip(const struct kvc_records *k, uint64_t i) {
     return i;
 }
 
+/* Checks that a file that names a profile has at most one PROFILE record, before its rows. */
+static int check_profiles(const struct kvc_cache *c, const struct kvc_records *k,
+                          struct kvc_error *e) {
+    int rows = 0, profiles = 0;
+    for (uint64_t i = 0; c->meta.facts.profile && i < k->n_records; i++) {
+        const unsigned type = k->record[i].type;
+        rows |= type == KVC_RECORD_SIDE || type == KVC_RECORD_BLOCK;
+        if (type != KVC_RECORD_PROFILE || (!rows && !profiles++)) continue;
+        kvc_record_damaged(e, k->record[i].offset,
+                           rows ? "stands behind rows" : "is the second of its type");
+        return kvc_record_context(e, i, "PROFILE");
+    }
+    return 0;
+}
+
 static int expect(const struct kvc_records *k, uint64_t i, unsigned type, struct kvc_error *e) {
     if (i < k->n_records && k->record[i].type == type) return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED, "record %" PRIu64 " is not the %s record due there", i,
@@ -291,6 +310,8 @@ static int compare_space(const struct kvc_cache *c, struct kvc_records *k, struc
     uint8_t hash[KVC_KEY_BYTES];
     struct kvc_error why;
     if (!m) return 0;
+    for (uint32_t i = 0; i < k->n_pipelines; i++)
+        if (k->pipeline[i].step[0].stage == &kvc_stage_unknown) return 0; /* lossless, or not */
     if (kvc_prefix_space(c, &c->meta, &space, hash, &why)) {
         k->other_space = 1; /* such facts have no namespace */
         if (why.code != KVC_ERR_MEMORY) return 0;
@@ -311,6 +332,7 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
     int status = kvc_meta_decode(&c->meta, bytes, n, e);
     free(bytes);
     if (status) return kvc_record_context(e, i, "META");
+    if (check_profiles(c, k, e)) return -1;
     i = skip(k, i + 1);
     if (expect(k, i, KVC_RECORD_TABLE, e) ||
         kvc_records_single(k, i, KVC_SECTION_TABLE, &bytes, &n, e))

@@ -97,6 +97,13 @@ static int record_check(const struct kvc_record *r, const uint8_t *h, int is_has
         return kvc_record_damaged(
             e, r->offset,
             "not the record that the index lists: it is of another file, or was replaced");
+    const int known = KVC_RECORD_CRITICAL |
+                      (r->type == KVC_RECORD_BLOCK ? KVC_RECORD_NO_DIGEST : 0);
+    if (h[1] & ~known) {
+        kvc_record_damaged(e, r->offset, "reserved flag bits are set");
+        if (e) e->code = KVC_ERR_UNSUPPORTED;
+        return -1;
+    }
     if (kvc_record_name(r->type) && (h[1] & KVC_RECORD_CRITICAL) != kvc_record_is_critical(r->type))
         return kvc_record_damaged(
             e, r->offset, "the flag that says whether readers may skip it does not match its type");
@@ -106,13 +113,6 @@ static int record_check(const struct kvc_record *r, const uint8_t *h, int is_has
     if (r->type == KVC_RECORD_BLOCK && h[1] & KVC_RECORD_NO_DIGEST && get_u64(h + 16))
         return kvc_record_damaged(e, r->offset,
                                   "it has a digest, and its flags say that it has none");
-    const int known = KVC_RECORD_CRITICAL |
-                      (r->type == KVC_RECORD_BLOCK ? KVC_RECORD_NO_DIGEST : 0);
-    if (h[1] & ~known) {
-        kvc_record_damaged(e, r->offset, "reserved flag bits are set");
-        if (e) e->code = KVC_ERR_UNSUPPORTED;
-        return -1;
-    }
     return 0;
 }
 
@@ -138,6 +138,12 @@ static int read_section(const struct kvc_record *r, const uint8_t *h, unsigned j
     return 0;
 }
 
+/* Returns 1 for a section that this version knows: of the container, or of a stage. */
+static int section_is_known(const struct kvc_section *s) {
+    const int is_stage = s->type < KVC_SECTION_SAME;
+    return kvc_section_name(s->type) && is_stage == (s->stage != KVC_NO_STAGE);
+}
+
 /* Takes the sections that readers may skip off the end of the list: this version knows none of
  * them. The others must have a byte coder that it knows. */
 static int skip_optional(const struct kvc_record *r, const struct kvc_section *list, unsigned *n,
@@ -145,13 +151,14 @@ static int skip_optional(const struct kvc_record *r, const struct kvc_section *l
     unsigned known = 0;
     while (known < *n && !list[known].optional) known++;
     for (unsigned j = known; j < *n; j++) {
-        if (list[j].optional && (list[j].stage != KVC_NO_STAGE || !kvc_section_name(list[j].type)))
-            continue;
+        if (list[j].optional && !section_is_known(&list[j])) continue;
         kvc_record_damaged(e, r->offset,
                            list[j].optional ? "a section that it needs is marked as one to skip"
                                             : "a section follows those that may be skipped");
         return kvc_record_section(e, j);
     }
+    *n = known;
+    if (!kvc_record_is_critical(r->type)) return 0; /* whoever uses it looks at coders */
     for (unsigned j = 0; j < known; j++) {
         if (kvc_coder_name(list[j].coder)) continue;
         const char *name = kvc_section_name(list[j].type);
@@ -159,7 +166,6 @@ static int skip_optional(const struct kvc_record *r, const struct kvc_section *l
                  name ? name : "of an unknown type", list[j].coder);
         return kvc_record_section(e, j);
     }
-    *n = known;
     return 0;
 }
 
@@ -192,6 +198,9 @@ int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8
     const struct kvc_record *r = &k->record[i];
     const int is_hashed = k->is_hashed && h == k->in->data + r->offset;
     if (record_check(r, h, is_hashed, e)) return -1;
+    *n = 0;
+    *list = NULL;
+    if (!kvc_record_name(r->type)) return 0; /* nothing else of it is known */
     *n = get_u16(h + 2);
     if (r->type == KVC_RECORD_PAD) return read_padding(r, h, *n, list, e);
     uint64_t at = KVC_RECORD_HEADER + (uint64_t)*n * KVC_DIRECTORY_ENTRY;
@@ -334,6 +343,8 @@ static int refuse_unknown(const struct kvc_records *k, uint64_t i, struct kvc_er
     uint8_t head[2];
     if (kvc_record_name(r->type)) return 0;
     if (kvc_input_copy(k->in, r->offset, head, sizeof head, e)) return -1;
+    if (head[0] != r->type)
+        return kvc_record_damaged(e, r->offset, "its header and the index disagree");
     if (!(head[1] & KVC_RECORD_CRITICAL)) return 0;
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                     "record %" PRIu64

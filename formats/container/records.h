@@ -118,7 +118,7 @@ int kvc_record_is_critical(unsigned type);
 
 /* Lists the sections of record i, after a check of its header against the index, its hash, its
  * directory and its padding. The record stays pinned, and the sections' bytes readable, until
- * kvc_records_release(), which also frees the list (NULL for PAD). */
+ * kvc_records_release(), which also frees the list (NULL for PAD and unknown types). */
 int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list,
                          unsigned *n, struct kvc_error *e);
 void kvc_records_release(const struct kvc_records *k, uint64_t i, struct kvc_section *list);

@@ -252,6 +252,20 @@ static int read_rotations(const struct kvc_cache *c, struct kvc_records *k, cons
     return status;
 }
 
+/* Refuses tensors whose pipeline has a stage that does not take them. */
+static int check_pipelines(const struct kvc_cache *c, const struct kvc_records *k,
+                           struct kvc_error *e) {
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        if (kvc_pipeline_accepts(kvc_records_pipeline(k, t), &c->tensor[t].shape, e)) continue;
+        char label[64];
+        if (e) e->code = KVC_ERR_DAMAGED;
+        kvc_tensor_label(c, t, label, sizeof label);
+        kvc_error_prefix(e, label);
+        return kvc_error_prefix(e, "table");
+    }
+    return 0;
+}
+
 /* Reads all tables. rotation_of has room for a number a tensor. */
 static int read_tables(struct kvc_cache *c, struct kvc_records *k, const uint8_t *p,
                        const uint8_t *end, uint16_t *rotation_of, struct kvc_error *e) {
@@ -263,6 +277,7 @@ static int read_tables(struct kvc_cache *c, struct kvc_records *k, const uint8_t
     if (read_layers(c, &p, layers, layer, e)) return -1;
     if (read_tensors(c, k, &p, tensors, tensor, pipelines, rotations, rotation_of, e)) return -1;
     if (read_pipelines(k, &p, end, pipelines, e)) return -1;
+    if (check_pipelines(c, k, e)) return -1;
     if (read_rotations(c, k, &p, end, rotations, rotation_of, e)) return -1;
     return p == end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "bytes follow the table");
 }

@@ -279,7 +279,7 @@ static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum k
     int status = 0;
     for (uint64_t i = 0; i < n && !status; i++) {
         int64_t pos = integer_at(a, i);
-        if (pos == INT64_MAX) /* because the end of a range must fit into 64 bits */
+        if (pos <= -KVC_POSITION_LIMIT || pos >= KVC_POSITION_LIMIT)
             status = kvc_array_fail(a, e, KVC_ERR_DAMAGED, "entry %" PRIu64 " is no position", i);
         c->part[*part].cells.pos[i] = pos;
     }

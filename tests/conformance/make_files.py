@@ -189,7 +189,9 @@ class File:
         self.index_coder = 0
         self.footer = {}       # index, size, id, magic, seed
         self.named, self.source = [], None  # layer and role of each tensor; the source file
+        self.refused = set()   # tensors of which rows are refused, where all else can be read
         self.profile = None    # the bytes of a profile that lies beside
+        self.weights = None    # those of weights
         self.gaps = []         # where in bytes() a gap follows, and its size
 
     def of(self, kind, n=0):
@@ -1019,6 +1021,27 @@ def prefix_files():
         lambda: keyed(ids[:600], chain[:2] + [bytes(32)]).file())
     bad("keys-missing", "prefix keys", "One prefix key for 600 tokens.")(lambda: keyed(ids[:600], chain[:1]).file())
     bad("keys-size", "no whole number", "Prefix keys of 33 bytes.")(lambda: keyed(None, [bytes(33)]).file())
+    def no_keys(f):
+        f.of(TOKENS).sections[-1].raw = b""
+        return f
+    bad("keys-empty", "without keys", "A section KEYS without keys, and no token ids.")(lambda: no_keys(keyed(None, chain[:1]).file()))
+    bad("keys-empty-few", "without keys", "A section KEYS without keys beside 255 token ids.")(
+        lambda: no_keys(keyed(ids[:255], chain[:1]).file()))
+
+    def named(identity, kind=5, tokens=None, keys=2):
+        c = keyed(tokens, prefix_keys(ids, first_key(identity))[:keys])
+        c.meta["prefix.identity"] = kind, identity
+        return c.file()
+    good("identity", "An identity of 127 bytes, the longest.")(lambda: named(b"x" * 127))
+    good("identity-type", "600 token ids, and an identity of bytes, which says nothing: no prefix keys.")(
+        lambda: named(b"x", 6, ids[:600], 0))
+    bad("identity-long", "more than 127 bytes", "An identity of 128 bytes, and keys from it.")(lambda: named(b"x" * 128))
+    bad("identity-long-alone", "more than 127 bytes", "An identity of 200 bytes, and no keys.")(lambda: named(b"x" * 200, keys=0))
+    bad("identity-bytes", "without the metadata key", "Prefix keys, and an identity of bytes.")(lambda: named(b"x", 6))
+    bad("identity-empty", "without the metadata key", "Prefix keys, and an identity without a letter.")(lambda: named(b""))
+    bad("parent-limit", "multiple of 256", "A parent at position 2^62.")(lambda: keyed(ids[:256], chain[:1], **place(1 << 62)).file())
+    bad("tokens-first", "2^62", "Five token ids from position 2^62 - 4 on.")(
+        lambda: small(meta={"tokens.first": (2, u64(2**62 - 4))}).file())
     bad("keys-other", "position 512 does not follow", "The second prefix key is another.", "check")(
         lambda: keyed(ids[:600], [chain[0], bytes(32)]).file())
     bad("keys-late", "prefix keys", "A prefix key of 256 token ids from position 256 on, without a parent.")(
@@ -1233,6 +1256,8 @@ def frame_files():
     # the index
     file("index-type", "disagree", "The index calls the TOKENS record a PROFILE, which readers skip.",
          header(index=lambda x: x[:3] + [[PROFILE] + x[3][1:]] + x[4:]), "check")
+    file("index-type-unknown", "disagree", "The index gives the TOKENS record an unknown type.",
+         header(index=lambda x: x[:3] + [[77] + x[3][1:]] + x[4:]))
     file("index-number", "disagree", "The index gives the CELLS record another number.",
          header(index=lambda x: x[:2] + [x[2][:3] + [1] + x[2][4:]] + x[3:]))
     file("index-size", "does not fit", "The index gives the last record more bytes than there are.",
@@ -1293,10 +1318,42 @@ def record_files():
                                   f.of(BLOCK).sections.append(Section(31, b"later", coder=OPTIONAL, stage=0))) and f))
     file("section-optional-known", "marked as one to skip", "The metadata's section is marked as one that a reader may skip.",
          lambda f: setattr(f.of(META).sections[0], "coder", OPTIONAL))
+    file("section-optional-stage", "marked as one to skip", "A block's section RAW is marked as one that a reader may skip.",
+         lambda f: setattr(f.of(BLOCK).sections[0], "coder", OPTIONAL), "read")
+    file("section-optional-page", "marked as one to skip", "A section of a type that another stage has is marked as one to skip.",
+         lambda f: f.of(BLOCK).sections.append(Section(PLANE, b"later", coder=OPTIONAL, stage=0)), "read")
+
+    def profiled(name, sentence, change, words="", hashed=bytes(32)):
+        """Files that name a profile, which no row needs."""
+        case(("bad-" if words else "good-") + "profile-" + name, sentence, words)(
+            lambda: edited(change, lambda: small(meta={"profile.sha256": (6, hashed)})))
+    profile = Record(PROFILE, [Section(S_PROFILE, b"another")], flags=0)
+    profiled("other", "A profile of another hash, which no row needs.", lambda f: f.records.insert(4, profile))
+    profiled("sections", "A PROFILE record without a profile, which no row needs.",
+             lambda f: f.records.insert(0, Record(PROFILE, [Section(98, b"later", 9, stored=b"later")], flags=0)))
+    profiled("unnamed", "Two PROFILE records, one behind rows, where profile.sha256 has 31 bytes.",
+             lambda f: f.records.insert(2, profile) or f.records.append(profile), hashed=bytes(31))
+    profiled("twice", "Two PROFILE records.", lambda f: f.records.insert(2, profile) or f.records.insert(3, profile), "second of its type")
+    profiled("late", "A PROFILE record behind the rows.", lambda f: f.records.append(profile), "behind rows")
+    profiled("between", "A PROFILE record behind a block.", lambda f: f.records.insert(-1, profile), "behind rows")
     file("section-optional-first", "follows those", "A section that a reader may skip stands before another one.",
          lambda f: f.of(SOURCE).sections.insert(0, Section(99, b"later", coder=OPTIONAL)))
     unsupported("needs", "NEEDS", "Side data say that blocks stand on blocks before them.", "read")(
-        lambda: edited(lambda f: f.records.insert(len(f.records) - 2, Record(SIDE, [Section(NEEDS, u8(2, 4) + u32(1))], 0, 0))))
+        lambda: edited(lambda f: f.refused.add(0) or
+                       f.records.insert(len(f.records) - 2, Record(SIDE, [Section(NEEDS, u8(2, 4) + u32(1))], 0, 0))))
+    unsupported("side-coder", "byte coder 9", "The byte coder of side data is 9.", "read")(
+        lambda: edited(lambda f: f.refused.add(0) or
+                       f.records.insert(len(f.records) - 2, Record(SIDE, [Section(10, b"mean", 9, 0, stored=b"mean")], 0, 0))))
+    good("signature-coder", "A signature by a byte coder that nobody knows.")(
+        lambda: edited(lambda f: f.records.append(
+            Record(SIGNATURE, [Section(S_SIGNATURE, b"later", 9, stored=b"later")], flags=0))))
+    good("unknown-record-bytes", "A record of an unknown type whose bytes are no sections, and with all fields set.")(
+        lambda: edited(lambda f: f.records.append(Record(200, subject=3, number=4, digest=5, flags=0, tail=b"no directory.   ")) or
+                       f.records[-1].patches.append((2, u16(60000)))))
+    good("optional-first", "Records that are not critical stand before META.")(
+        lambda: edited(lambda f: f.records.__setitem__(slice(0, 0), [
+            Record(PAD, flags=0, tail=bytes(16)), Record(SIGNATURE, [Section(S_SIGNATURE, u8(1, 0) + bytes(32))], flags=0),
+            Record(200, flags=0), Record(PROFILE, [Section(S_PROFILE, b"later")], flags=0)])))
     unsupported("record-flags", "flag", "A reserved flag bit of the TABLE record is set.")(
         lambda: edited(lambda f: setattr(f.of(TABLE), "flags", 3)))
     unsupported("section-coder", "byte coder 9", "The metadata's byte coder is 9.")(
@@ -1382,6 +1439,10 @@ def own_files():
     meta("trailing", "follow", "A byte after the last key.", u32(1) + key("a") + b"\0")
     unsupported("meta-critical", "'x-test.must'", "A critical key that this reader does not know.")(
         payload(META, lambda raw: u32(1) + key("x-test.must", critical=1)))
+    unsupported("meta-critical-known", "'producer'", "A known key that is marked critical: no key of this version is.")(
+        payload(META, lambda raw: u32(1) + key("producer", critical=1)))
+    unsupported("meta-critical-bits", "reserved", "A reserved bit beside the one that marks a critical key.")(
+        payload(META, lambda raw: u32(1) + key("a", critical=2)))
     unsupported("meta-reserved", "reserved", "A reserved byte of a metadata key is set.")(
         payload(META, lambda raw: u32(1) + key("a", reserved=1)))
 
@@ -1409,6 +1470,41 @@ def own_files():
     tab("region-beyond", "beyond", "The source region is one byte too short.", at(T_TENSOR + 56, u64(79)))
     tab("region-stride", "beyond", "The last cell lies beyond the source region.", at(T_TENSOR + 32, u64(17)))
     tab("region-overlap", "beyond", "Cells overlap in the source region.", at(T_TENSOR + 32, u64(15)))
+    tab("region-interleaved", "beyond", "Heads interleave with cells, and no two values share a byte.",
+        lambda raw: patch(raw, T_TENSOR + 16, u64(2, 1, 4, 6, 2, 24)))
+    tab("region-heads", "beyond", "A head stride of blocks that lie across heads.",
+        lambda raw: patch(patch(raw, T_TENSOR + 5, u8(Q8_0)), T_TENSOR + 16, u64(2, 16, 34, 34, 34, 170)))
+    tab("region-large", "beyond", "A source region of more than 2^48 bytes.", at(T_TENSOR + 56, u64(2**48 + 1)))
+
+    @good("region-one-step", "Strides of one cell, one head and one value, which nobody looks at.")
+    def _():
+        return Cache([Part([0])], [(0, 0, 0, 0)], [Tensor(0, 0, F16, 1, 1, source=(1, 2**64 - 1, 0))]).file()
+
+    def takes(name, sentence, number, recipe, dtype, heads, dim):
+        """A tensor of no cells that a stage does not take."""
+        stages = stored_stage(number, recipe), STORE
+        bad("tensor-" + name, {5: "finite", 8: "quant", 9: "outlier", 10: "lowrank", 17: "basis"}[number], sentence)(
+            lambda: Cache([Part([])], [(0, 0, 0, 0)], [Tensor(0, 0, dtype, heads, dim)], pipelines=(stages,)).file())
+    takes("finite", "i8 by the stage finite.", 5, "", I8, 2, 4)
+    takes("quant", "q8_0 by the stage quant.", 8, "kivi:bits=4", Q8_0, 1, 32)
+    takes("basis", "Heads of 1025 channels by the stage basis.", 17, "", F16, 1, 1025)
+    takes("lowrank", "Rows of 4097 channels by the stage lowrank, over all heads.", 10, "r=4:layer", F16, 17, 241)
+    takes("outlier", "Rows of 65 537 channels by the stage outlier.", 9, "0.01", F16, 1, 65537)
+    good("saliency-codes", "A tensor of q8_0 by the stage saliency, which takes any dtype, of no cells.")(
+        lambda: Cache([Part([])], [(0, 0, 0, 0)], [Tensor(0, 0, Q8_0, 1, 32)], pipelines=((saliency("0.5"), STORE),)).file())
+
+    def layer(name, words, sentence, *roles):
+        case(("bad-" if words else "good-") + "layer-" + name, sentence, words)(
+            lambda: Cache([Part([0])], [(0, 0, 0, 0), (0, 1, 0, 0)], [Tensor(0, 0), *(Tensor(1, role) for role in roles)]).file())
+    layer("none", "no tensor", "A layer without a tensor.")
+    layer("key-state", "beside", "A layer of K and S.", 0, 4)
+    layer("value-hidden", "beside", "A layer of V and hidden states.", 1, 6)
+    layer("key-latent", "two tensors", "A layer of K and a latent.", 0, 2)
+    layer("latent-value", "beside", "A layer of a latent and V.", 2, 1)
+    layer("companions", "two tensors", "A layer of queries and hidden states.", 5, 6)
+    layer("convolution", "", "A layer of R alone.", 3)
+    layer("recurrence", "", "A layer of S alone.", 4)
+    layer("late-key", "", "A layer whose V stands before K.", 1, 0)
     tab("region-size", "region", "The source region of an 80-byte tensor is 2^47 bytes long.",
         at(T_TENSOR + 56, u64(1 << 47)))
     tab("pipeline-empty", "stages", "A pipeline of no stages.", at(T_PIPELINE, u8(0)))
@@ -1436,6 +1532,20 @@ def own_files():
         table(lambda raw: raw[:T_PIPELINE] + u8(1) + u16(19) + u8(9) + f64(0) + u8(32)))
     unsupported("stage", "stage 99", "A pipeline with stage 99: all but the rows of its tensors can be read.", "read")(
         table(at(T_PIPELINE + 1, u16(99))))
+    def by_unknown(c):
+        c.pipelines = (c.pipelines[0], ((99, b"whatever"), STORE, (99, b"")))
+        c.tensors[0].pipeline = 1
+        f = c.file()
+        f.refused = {i for i in range(len(c.tensors)) if i == 0 or any(x[2] == 0 for x in c.same.get((i, 0), ()))}
+        return f
+    unsupported("stage-one", "stage 99", "K with stage 99 twice in its pipeline: V can be read.", "read")(lambda: by_unknown(small()))
+    @unsupported("stage-middle", "stage 99", "K by finite, stage 99 and store, whose section has its place.", "read")
+    def _():
+        f = by_unknown(small())
+        f.of(BLOCK).sections = [Section(RAW, b"".join(small().tensors[0].rows), stage=2)]
+        return f
+    unsupported("stage-same", "stage 99", "K of a window with stage 99, and snapshots, some of whose rows are those of this K.", "read")(
+        lambda: by_unknown(repeated()))
     unsupported("stage-experiment", "an experiment", "A pipeline with stage 32768, the first of experiments.", "read")(
         table(at(T_PIPELINE + 1, u16(32768))))
     unsupported("stage-private", "private", "A pipeline with stage 49152, the first private one.", "read")(
@@ -1490,6 +1600,10 @@ def own_files():
     positions("trailing", "follow", "A run after the last cell.", b"\0\5\0\1")
     positions("overflow", "malformed", "The last position is beyond 63 bits.", svarint(2**63 - 3) + b"\5")
     positions("none", "malformed", "No positions at all.", b"")
+    positions("limit", "2^62", "The last position is 2^62.", svarint(2**62 - 4) + b"\5")
+    positions("limit-low", "2^62", "The first position is -2^62.", svarint(-2**62) + b"\5")
+    good("positions-limits", "Positions next to -2^62 and 2^62.")(
+        lambda: Cache([Part([1 - 2**62, 2**62 - 1])], [(0, 0, 0, 0)], [Tensor(0, 0)]).file())
 
     def words_file(name, message, sentence, value):
         @bad("words-" + name, message, sentence)
@@ -1503,6 +1617,7 @@ def own_files():
     bad("cells-sections", "CELLS", "WORDS stands before POSITIONS.")(
         lambda: edited(lambda f: f.of(CELLS).sections.insert(0, Section(S_WORDS, b"\0" * 5))))
     bad("tokens-size", "no whole number", "Token ids of 19 bytes.")(payload(TOKENS, lambda raw: raw[:-1]))
+    good("tokens-no-ids", "A section TOKENS without ids.")(payload(TOKENS, lambda raw: b""))
     bad("tokens-none", "TOKENS", "A TOKENS record without sections.")(
         lambda: edited(lambda f: f.of(TOKENS).sections.clear() or f))
 
@@ -1542,6 +1657,46 @@ def own_files():
             varint(2) + literal + region(144, k, (1, 0, 4, 80, 16, 8, 2)))
     extents("cell-twice", "every tensor", "Cell 4 of K is in two places.",
             varint(2) + literal + region(176, k, v, (0, 4, 1, 160, 16, 8, 2)))
+    extents("member-utf8", "relative path", "A member's name that is not UTF-8.", varint(4) + member(b"\xff") + literal + both)
+    extents("region-interleaved", "outside", "Heads interleave with cells, and no two values share a byte.",
+            varint(2) + literal + region(140, (0, 0, 5, 0, 12, 16, 2), v))
+    extents("place-none", "outside", "A place of no cells.", varint(2) + literal + region(160, k, v, (1, 0, 0, 0, 16, 8, 2)))
+
+    def placed(name, sentence, *strides):
+        """K lies in a place, and TABLE has a row for where it lies as well."""
+        @bad("extents-place-" + name, "canonical", sentence)
+        def _():
+            f = sourced(interleaved).file()
+            table = f.of(TABLE).sections[0]
+            table.raw = patch(table.raw, T_TENSOR + 32, u64(*strides))
+            return f
+    placed("strides", "K lies in a place, and its strides in TABLE are those.", 40, 8, 2, 200)
+    placed("size", "K lies in a place, and TABLE gives it a region of 200 bytes.", 16, 8, 2, 200)
+
+    @bad("extents-place-heads", "outside", "A place of blocks across heads with a head stride.")
+    def _():
+        c = Cache([Part([0, 1])], [(0, 0, 0, 0)], [Tensor(0, 0, Q8_0, 2, 16)])
+        c.source = lambda: (varint(1) + varint(2) + varint(68) + varint(1) + b"".join(map(varint, (0, 0, 2, 0, 34, 17, 34))), b"",
+                            b"".join(c.tensors[0].rows))
+        f = c.file()
+        f.of(SOURCE).sections.pop()
+        return f
+
+    def without_cells(entries):
+        c = Cache([Part([])], [(0, 0, 0, 0)], [Tensor(0, 0)])
+        c.source = lambda: (varint(1 + len(entries)) + varint(0) + varint(3) + b"".join(map(varint, entries)), b"end", b"end")
+        return c.file()
+    good("extents-without-cells", "A tensor without cells has a region alone.")(lambda: without_cells([1]))
+    bad("extents-without-cells-twice", "every tensor", "A tensor without cells has two regions alone.")(lambda: without_cells([1, 1]))
+    bad("extents-without-cells-none", "every tensor", "A tensor without cells has no region.")(lambda: without_cells([]))
+
+    @bad("literals-first", "LITERALS", "The literal bytes stand in chunk 1, and chunk 0 has none.")
+    def _():
+        f = small().file()
+        f.records.insert(f.records.index(f.of(SOURCE)) + 1, Record(SOURCE, [f.of(SOURCE).sections.pop()], number=1))
+        return f
+    good("source-bytes", "source.bytes is not the size of the source: no reader need compare it.")(
+        lambda: small(meta={"source.bytes": (2, u64(7))}).file())
     bad("source-order", "out of order", "SOURCE begins with chunk 1.")(
         lambda: edited(lambda f: setattr(f.of(SOURCE), "number", 1)))
     bad("source-empty-chunk", "chunk 1", "A SOURCE chunk 1 without sections.")(
@@ -1592,7 +1747,7 @@ def block_files():
     block("unknown", "sections", "A section of type 31 that readers may not skip.",
           lambda r: r.sections.append(Section(31, b"later", stage=0)), **planes_of)
     unsupported("block-coder", "byte coder 9", "A block's byte coder is 9: its rows cannot be read, all else can.", "read")(
-        lambda: edited(lambda f: f.of(BLOCK).sections[0].__dict__.update(coder=9, stored=f.of(BLOCK).sections[0].raw)))
+        lambda: edited(lambda f: f.refused.add(0) or f.of(BLOCK).sections[0].__dict__.update(coder=9, stored=f.of(BLOCK).sections[0].raw)))
     block("check", "checksum mismatch", "One bit of V's rows flipped.",
           lambda r: r.late_patches.append((50, u8(r.bytes()[50] ^ 1))), n=1)
     block("digest", "digest", "The record's own check is right, but the digest of the rows is that of others.",
@@ -2665,6 +2820,8 @@ def prune_files():
     broken("mean-size", "MEAN", "Three means.", other_bytes(MEAN, lambda b: b[:-2]), "k=0.4:mean", True)
     broken("mean-extra", "more than are due", "Means that the arguments do not ask for.",
            more(Section(MEAN, bytes(8), stage=0), kind=SIDE))
+    broken("store-side", "more than are due", "Side data of the stage store, which has none.",
+           more(Section(MEAN, bytes(8), stage=1), kind=SIDE))
     bad("prune-v-mask", "more than are due", "A mask of V, of which nothing is left out.", "read")(
         lambda: pruned("k=0.4", role=1))
 
@@ -2801,10 +2958,59 @@ def merge_files():
         lambda: pair("slerp", lines=((tail("2"),),)))
 
 
+class Weights:
+    """The weights of layer 0 of a model that are made up: of K and V, which have `out` channels, of hidden states of `d`."""
+    def __init__(self, d=4, out=8, salt=600, biased=True, normed=True):
+        self.d = d
+        self.matrices = [some_matrix(out, d, salt + i) for i in (0, 1)]
+        self.biases = [[v / 8 for v in some(out, salt + 2 + i, -9, 9)] if biased else None for i in (0, 1)]
+        self.norm = [v / 8 for v in some(d, salt + 4, 1, 20)] if normed else None
+
+    def bytes(self):
+        """As a safetensors file with the names of transformers."""
+        tensors = {}
+        for what, matrix, bias in zip("kv", self.matrices, self.biases):
+            tensors[f"self_attn.{what}_proj.weight"] = [len(matrix), self.d], [x for row in matrix for x in row]
+            if bias:
+                tensors[f"self_attn.{what}_proj.bias"] = [len(bias)], bias
+        if self.norm:
+            tensors["input_layernorm.weight"] = [self.d], self.norm
+        header, body = {"__metadata__": {"architecture": "llama"}}, b""
+        for name, (shape, values) in tensors.items():
+            header["model.layers.0." + name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(body), len(body) + 4 * len(values)]}
+            body += struct.pack(f"<{len(values)}f", *values)
+        head = json.dumps(header).encode()
+        return u64(len(head)) + head + body
+
+    def fingerprint(self):
+        out = b"kvc projection 0\n"
+        for matrix, bias in zip(self.matrices, self.biases):
+            out += b"".join(struct.pack("<f", row[i]) for i in range(self.d) for row in matrix)
+            out += u8(1) + struct.pack(f"<{len(bias)}f", *bias) if bias else u8(0)
+        return hashlib.sha256(out + (u8(1) + struct.pack(f"<{self.d}f", *self.norm) if self.norm else u8(0))).digest()
+
+    def rebuilt(self, which, x, epsilon=None):
+        """K or V of a hidden state, before RoPE; epsilon: of the norm, where there is one."""
+        if epsilon is not None:
+            sums = [0.0] * 8
+            for i, v in enumerate(x):
+                sums[i % 8] = f32(sums[i % 8] + f32(v * v))
+            four = [f32(sums[i] + sums[i + 4]) for i in range(4)]
+            mean = f32(f32(f32(four[0] + four[2]) + f32(four[1] + four[3])) / self.d)
+            factor = f32(1 / f32(math.sqrt(f32(mean + epsilon))))
+            x = [f32(f32(v * factor) * w) for v, w in zip(x, self.norm)]
+        out = []
+        for o, row in enumerate(self.matrices[which]):
+            y = 0.0
+            for v, w in zip(x, row):
+                y = round32(Fraction(v) * Fraction(w) + Fraction(y))
+            out.append(f32(y + self.biases[which][o]) if self.biases[which] else y)
+        return out
+
+
 def project_files():
-    """What can be told of HIDDEN without weights."""
-    def side(norm=0, epsilon=0.0, filling=bytes(3), tensor=1, d=4):
-        return u32(tensor, d) + bytes(range(1, 33)) + u8(norm) + filling + struct.pack("<f", epsilon)
+    def side(norm=0, epsilon=0.0, filling=bytes(3), tensor=1, d=4, fingerprint=bytes(range(1, 33))):
+        return u32(tensor, d) + fingerprint + u8(norm) + filling + struct.pack("<f", epsilon)
 
     def projected(name, words, sentence, value, role=0):
         @bad("project-" + name, words, sentence, "read")
@@ -2819,6 +3025,82 @@ def project_files():
     projected("norm", "HIDDEN", "A norm of 2.", side(norm=2))
     projected("filling", "HIDDEN", "A byte between norm and epsilon is set.", side(filling=b"\0\0\1"))
     projected("epsilon", "HIDDEN", "An epsilon below 0.", side(epsilon=-1.0))
+    projected("epsilon-infinite", "HIDDEN", "An epsilon that is not finite.", side(epsilon=math.inf))
+    projected("zeros", "fingerprint", "K with the fingerprint of hidden states.", side(fingerprint=bytes(32)))
+
+    def rebuilt(weights=Weights(), dtype=BF16, states=BF16, epsilon=0.0625, pairing=1, rest=False, heads=2, change=None, **how):
+        """K and V of layer 0, rebuilt from the hidden states that enter it; K is turned."""
+        positions = [9, 7, 8]
+        hidden = byte_rows(states, some_matrix(3, weights.d, 610))
+        part, beside = Part(positions), Part([] if "foreseen" in how else how.get("positions", positions), kind=4)
+        norm = weights.norm and epsilon
+        dim, tensors, coded, angles = len(weights.matrices[0]) // heads, [], {}, (1.0, 0.125)
+        left = [some_matrix(3, heads * dim, 611 + v) for v in (0, 1)]
+        for v in (0, 1):
+            out = []
+            for x, p, more in zip(hidden, positions, left[v]):
+                y = weights.rebuilt(v, numbers(states, x), norm)
+                if not v and pairing == 2:  # the weights are paired as halves
+                    y = [y[h + i // 2 + i % 2 * dim // 2] for h in range(0, len(y), dim) for i in range(dim)]
+                if not v:
+                    y = rotated(y, dim, angles, pairing, p)
+                out.append(b"".join(number(dtype, f32(a + b) if rest else a) for a, b in zip(y, more)))
+            tensors.append(Tensor(0, v, dtype, heads, dim, rows=out, rotation=0 if v else 1))
+            order = [byte_rows(dtype, left[v])[i] for i in part.order]
+            coded[v] = (lambda t, rows, raw=b"".join(order): [Section(RAW, raw, stage=1)]) if rest else (lambda t, rows: [])
+        tensors.append(Tensor(1, 6, states, how.get("state_heads", 1), weights.d // how.get("state_heads", 1), 1, rows=hidden))
+        own, line = (0, (CROSS,)) if how.get("foreseen") else (1, (STORE,))
+        c = Cache([part, beside], [(0, 0, 0, 0), (own, 0, 4, 0)], tensors, pipelines=((project("hidden"), STORE)[:2 if rest else 1], line),
+                  meta={"rope.pairing": text("halves" if pairing == 1 else "interleaved"), "rope.k": text("post"),
+                        **({"profile.sha256": (6, hashlib.sha256(Profile(ANGLES).bytes()).digest())} if not own else {})})
+        if not own:
+            coded[2] = lambda t, rows: [Section(RAW, b"".join(rows), stage=0)]
+        c.rotations, c.coded = [(pairing, list(angles))], coded
+        c.same = how.get("same", {})
+        f = c.file()
+        data = side(int(bool(norm)), norm or 0.0, tensor=2, d=weights.d, fingerprint=weights.fingerprint())
+        for v in (0, 1):
+            f.records.insert(f.records.index(f.of(BLOCK, v)), Record(SIDE, [Section(HIDDEN, data, stage=0)], v, 0))
+        f.weights = weights.bytes()
+        return (change(f) or f) if change else f
+    good("project", "K and V of bf16, rebuilt from hidden states before the norm, by weights with biases; K is turned.")(rebuilt)
+    good("project-residual", "K and V of f32 with what the weights do not give, from states after the norm, without biases.")(
+        lambda: rebuilt(Weights(salt=620, biased=False, normed=False), F32, F32, rest=True))
+    good("project-interleaved", "K paired interleaved, of weights paired as halves; eight and more channels in a sum.")(
+        lambda: rebuilt(Weights(11, 8, 630), F16, F32, pairing=2))
+
+    @good("project-states", "Hidden states that are rebuilt from those of another layer, with what is left.")
+    def _():
+        a, b = some_matrix(3, 4, 640), some_matrix(3, 4, 641)
+        c = Cache([Part([0, 1, 2], kind=4)], [(0, 0, 4, 0), (0, 1, 4, 0)],
+                  [Tensor(0, 6, F32, 1, 4, rows=byte_rows(F32, [[f32(x + y) for x, y in zip(*z)] for z in zip(a, b)])),
+                   Tensor(1, 6, F32, 1, 4, 1, rows=byte_rows(F32, a))], pipelines=((project("hidden"), STORE), (STORE,)))
+        c.coded = {0: lambda t, rows: [Section(RAW, b"".join(byte_rows(F32, b)), stage=1)]}
+        f = c.file()
+        data = Section(HIDDEN, side(fingerprint=bytes(32)), stage=0)
+        f.records.insert(f.records.index(f.of(BLOCK)), Record(SIDE, [data], 0, 0))
+        return f
+
+    def broken(name, words, sentence, change=None, **how):
+        bad("project-" + name, words, sentence, "read")(lambda: rebuilt(change=change, **how))
+
+    def hidden(at, new):
+        return lambda f: f.of(SIDE).sections[0].__dict__.update(raw=patch(f.of(SIDE).sections[0].raw, at, new))
+    broken("fingerprint", "other fingerprint", "Another fingerprint than that of the weights.", hidden(8, b"\xff\xff"))
+    broken("tensor", "not one of hidden states", "K is to be rebuilt from V.", hidden(0, u32(1)))
+    broken("tensor-none", "not one of hidden states", "K is to be rebuilt from tensor 3, which is not there.", hidden(0, u32(3)))
+    broken("channels", "shape", "Hidden states of five channels, which have four.", hidden(4, u32(5)))
+    broken("no-norm", "no norm", "A norm, and weights that have none.", lambda f: hidden(40, u8(1))(f), weights=Weights(normed=False))
+    broken("position", "no hidden state", "A row at a position without a hidden state.", positions=[9, 7, 6])
+    def foreseen(f):
+        """The hidden states in the cache's own part, predicted from the K that is rebuilt from them."""
+        states = f.of(SIDE).sections[0]
+        f.records.insert(f.records.index(f.of(BLOCK, 2)), Record(SIDE, [inputs_section([0])], 2, 0))
+        f.records.insert(2, Record(PROFILE, [Section(S_PROFILE, Profile(ANGLES).bytes())], flags=0))
+        assert states.raw[:4] == u32(2)
+    broken("inputs", "INPUTS", "Hidden states that are predicted from the K that is rebuilt from them.", foreseen, foreseen=True)
+    broken("circle", "SAME", "Hidden states that are rows of the K that is rebuilt from them.", weights=Weights(8, 8, 650), dtype=F32, states=F32,
+           state_heads=2, same={(2, 0): [(0, 3, 0, 0, 0)]})
 
 
 # --- derope, center, basis, steps, code ---
@@ -3519,6 +3801,9 @@ def cross_files():
     bad("cross-profile-version-0", "does not predict", "A profile without predictors.", "read")(
         lambda: Crossed(Profile(ANGLES, version=0), four(BF16)).file())
 
+    unsupported("cross-profile", "version '9'", "A profile of a later version.", "read")(
+        lambda: edited(lambda f: f.refused.update((1, 2, 3)), lambda: Crossed(Profile(ANGLES, version=9), four(BF16))))
+
     @bad("cross-profile-columns", "does not fit", "A predictor of a column less than the layers before have channels.", "read")
     def _():
         p = Profile(ANGLES)
@@ -3611,10 +3896,11 @@ VERDICTS = {"good": "valid", "bad": "invalid", "unsupported": "unsupported"}
 
 
 def must_come_out(f):
-    """What a reader must find in a valid file."""
+    """What a reader must find in a valid file, or in what it reads of another."""
     sums = [sum(r.rows_digest for r in f.records if r.kind == BLOCK and r.subject == i) % 2**64 for i in range(len(f.named))]
-    out = {"tensors": [[layer, role, f"{digest:016x}"] for (layer, role), digest in zip(f.named, sums, strict=True)]}
-    if f.source is not None:
+    tensors = enumerate(zip(f.named, sums, strict=True))
+    out = {"tensors": [[layer, role, f"{digest:016x}"] for i, ((layer, role), digest) in tensors if i not in f.refused]}
+    if f.source is not None and not f.refused:
         out["source"] = hashlib.sha256(f.source).hexdigest()
     return out
 
@@ -3700,13 +3986,17 @@ def make_index(found, make_missing=False):
             path.write_bytes(f if isinstance(f, bytes) else f.bytes())
             if getattr(f, "profile", None):
                 path.with_suffix(".kvcp").write_bytes(f.profile)
+            if getattr(f, "weights", None):
+                path.with_suffix(".safetensors").write_bytes(f.weights)
         if not path.exists():
             faults.append(f"missing: {path.name}")
             continue
         entry["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
         if path.with_suffix(".kvcp").exists():
             entry["profile"] = f"files/{path.stem}.kvcp"
-        entries.append({**entry, **(must_come_out(f) if entry["verdict"] == "valid" else {})})
+        if path.with_suffix(".safetensors").exists():
+            entry["weights"] = f"files/{path.stem}.safetensors"
+        entries.append({**entry, **(must_come_out(f) if entry["verdict"] == "valid" or getattr(f, "refused", None) else {})})
     entries += golden_files()
     for x in entries:
         if x["sha256"] != listed.get(x["file"], x)["sha256"]:

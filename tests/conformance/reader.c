@@ -1,6 +1,6 @@
 /* reader.c: libkvc as a reader of the conformance set (README.md), over its public interface.
  *
- *   reader FILE [PROFILE]
+ *   reader FILE [PROFILE [WEIGHTS]]      an empty PROFILE: none
  *
  * Prints for each tensor LAYER ROLE DIGEST, and of a source that is one file "source SHA-256".
  * Exit status: 0 valid, 1 refused as invalid, 2 not supported, 3 trouble. */
@@ -55,16 +55,24 @@ static int print_source(const struct kvc_file *f, struct kvc_error *e) {
     return 0;
 }
 
+/* Prints what can be read, also of a file with rows of a later version. */
 static int print_all(const struct kvc_file *f, struct kvc_error *e) {
-    if (kvc_file_check(f, 1, e)) return -1;
-    for (uint32_t t = 0; t < kvc_file_tensors(f); t++)
-        if (print_tensor(f, t, e)) return -1;
-    return print_source(f, e);
+    struct kvc_error *why = kvc_error_new();
+    int status = kvc_file_check(f, 1, e);
+    for (uint32_t t = 0; t < kvc_file_tensors(f); t++) {
+        if (status && kvc_error_code(e) != KVC_ERR_UNSUPPORTED) break;
+        if (!print_tensor(f, t, status ? why : e)) continue;
+        status = -1;
+    }
+    kvc_error_free(why);
+    return status ? -1 : print_source(f, e);
 }
 
 static int status_of(const struct kvc_error *e) {
+    if (kvc_error_need(e) == KVC_NEED_PROFILE) return 1; /* the file's has not what rows need */
     switch (kvc_error_code(e)) {
     case KVC_ERR_UNKNOWN:
+    case KVC_ERR_MODEL:
     case KVC_ERR_DAMAGED: return 1;
     case KVC_ERR_UNSUPPORTED: return 2;
     default: return 3;
@@ -72,14 +80,15 @@ static int status_of(const struct kvc_error *e) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2 && argc != 3) {
-        fprintf(stderr, "usage: reader FILE [PROFILE]\n");
+    if (argc < 2 || argc > 4) {
+        fprintf(stderr, "usage: reader FILE [PROFILE [WEIGHTS]]\n");
         return 3;
     }
     struct kvc_error *e = kvc_error_new();
     const struct kvc_open_options options = {.size = sizeof options,
                                              .format = "kvc",
-                                             .profile = argc == 3 ? argv[2] : NULL};
+                                             .profile = argc > 2 && *argv[2] ? argv[2] : NULL,
+                                             .weights = argc > 3 ? argv[3] : NULL};
     struct kvc_file *f = kvc_file_open(argv[1], &options, e);
     int status = 0;
     if (!f || print_all(f, e)) {

@@ -7,11 +7,11 @@ import fnmatch
 RULES = {
     # formats/container/FORMAT.md
     "F1": "bad-zstd-window bad-zstd-dictionary bad-block-plane-window good-zstd-window",
-    "F2": "unsupported-*-reserved* unsupported-record-flags bad-pad-byte bad-section-padding",
+    "F2": "unsupported-*-reserved* unsupported-meta-critical-bits unsupported-record-flags bad-pad-byte bad-section-padding",
     "F3": """bad-align-* bad-*empty bad-magic bad-text-mode bad-cut-* bad-header-check bad-footer-* bad-order-* bad-two-* bad-no-* bad-missing-block
         bad-extra-block bad-cells-* bad-side-* bad-meta-* bad-table-* bad-layer-* bad-tensor-* bad-region-* bad-rotation-* bad-positions-*
         bad-words-* bad-tokens-* bad-source-* bad-literals-* bad-keys-* bad-parent-* bad-space-* good-keys* good-space* bad-write-version bad-same-* bad-block-*
-        good-small good-no-parts good-empty good-one-token good-tokens-* good-ragged-blocks good-full-block good-unordered
+        good-source-bytes good-small good-no-parts good-empty good-one-token good-tokens-* good-ragged-blocks good-full-block good-unordered
         good-negative-positions good-words good-streams good-kinds good-dtypes-* good-dims good-heads-first good-blocks-across-heads
         good-planes good-zstd-raw good-two-pipelines good-own-zstd good-index-zstd good-rotation good-write-version""",
     "F4": "bad-tensor-block",
@@ -30,7 +30,7 @@ RULES = {
     "F15": "bad-bomb",
     "F16": "bad-zstd-short bad-zstd-long bad-zstd-two-frames bad-zstd-frame bad-block-plane-* bad-finite-claim bad-*-frame",
     "F17": "unsupported-record-type unsupported-record-sealed",
-    "F18": "good-unknown-record bad-skipped-check",
+    "F18": "good-unknown-record* bad-skipped-check good-optional-first",
     "F19": "good-align-4k good-align-unaligned",
     "F20": "bad-arguments-* bad-pipeline-*",
     "F21": "good-table-longer",
@@ -43,35 +43,41 @@ RULES = {
     "F24": "bad-same-reference good-same*",
     "F25": "unsupported-needs",
     "F26": "bad-extents-canonical",
-    "F27": "bad-extents-* good-extents-* good-no-source",
+    "F27": "bad-extents-* bad-literals-first good-extents-* good-no-source",
     "F28": "tests/cli/profile-embedded",
-    "F29": "bad-cross-profile-other good-profile-beside tests/cli/profile-wrong",
+    "F29": "bad-cross-profile-other good-profile-beside good-profile-other good-profile-sections tests/cli/profile-wrong",
     "F30": """bad-cross-profile-unnamed bad-cross-profile-version-0 bad-cross-profile-columns bad-cross-inputs-width
         bad-predict-residual-missing good-rotation-profile bad-derope-profile bad-basis-none bad-center-none tests/cli/profile-missing""",
     "F31": "bad-index-* bad-spliced-*",
     "F32": "tests/unit/test_container.c:every_dtype_and_ragged_size good-no-digest",
     "F33": "bad-record-check bad-block-check bad-skipped-check bad-block-digest bad-block-row",
-    "F34": "unsupported-meta-critical",
+    "F34": "unsupported-meta-critical unsupported-meta-critical-known",
     "F35": "tests/unit/test_files.c:good_files good-unknown-key",
     "F36": "tests/unit/test_scales.c:values_are_what_is_stored_times_scales",
     "F37": "tests/unit/test_scales.c:without_scales_there_are_no_values",
     "F38": "bad-cross-profile-gain tests/unit/test_profile_refused.c:predictors",
     "F39": "tests/unit/test_join.c:sets_tell_shards_apart",
+    "F40": "bad-layer-* bad-tensor-twice good-layer-* good-kinds",
+    "F41": "bad-positions-limit* bad-tokens-first bad-parent-far bad-parent-limit good-positions-limits",
+    "F42": "bad-region-* bad-extents-region-* bad-extents-place-heads good-region-one-step good-heads-first",
+    "F43": "bad-tensor-finite bad-tensor-quant bad-tensor-basis bad-tensor-lowrank bad-tensor-outlier good-saliency-codes",
+    "F44": "bad-profile-twice bad-profile-late bad-profile-between good-profile-unnamed",
     # formats/container/IDS.md
     "I1": "unsupported-stage*",
-    "I2": "unsupported-section-coder unsupported-block-coder bad-section-unknown bad-block-unknown",
+    "I2": "unsupported-section-coder unsupported-block-coder unsupported-side-coder good-signature-coder good-profile-sections bad-section-unknown bad-block-unknown",
     "I3": "good-section-optional good-unknown-record",
     "I4": "unsupported-needs",
-    "I5": "good-signature",
+    "I5": "good-signature*",
     "I6": """unsupported-dtype* unsupported-role unsupported-part-kind unsupported-layer-kind unsupported-record-type unsupported-features
         unsupported-read-version unsupported-grid""",
-    "I7": "unsupported-meta-type unsupported-meta-critical",
+    "I7": "unsupported-meta-type unsupported-meta-critical*",
+    "I9": "unsupported-cross-profile",
     "I8": "tests/unit/test_files.c:good_files good-unknown-key",
     # formats/cache/KEYS.md
     "K1": "bad-parent-first bad-parent-zero bad-parent-far bad-parent-no-first good-parent*",
     "K2": "good-keys-none-late bad-keys-late good-parent-elsewhere",
     "K3": "bad-extras-* good-extras*",
-    "K4": "bad-keys-identity bad-parent-identity good-keys-none",
+    "K4": "bad-keys-identity bad-parent-identity bad-identity-* good-identity* good-keys-none",
     "K5": "good-space-rope-* bad-space-rope-*",
     # formats/store/STORE.md
     "S1": "tests/unit/test_store_proof.c:tenants",

@@ -49,10 +49,11 @@ class Profile:
         self.data = data[8 + size :]
         meta = self.header.get("__metadata__", {})
         version, back = meta.get("kvc.profile"), meta.get("predictor.back")
-        need(version in ("0", "1"), "profile: not a profile, or of a later version")
+        need(version, "profile: not a profile")
+        supported(version in ("0", "1"), "profile: of a later version")
         for feature in meta.get("requires", "").split(",") if meta.get("requires") else ():
-            need(feature in self.FEATURES, f"profile: requires the feature '{feature}'")
-        need(meta.get("metric", "covariance") in self.METRICS, "profile: an unknown metric")
+            supported(feature in self.FEATURES, f"profile: requires the feature '{feature}'")
+        supported(meta.get("metric", "covariance") in self.METRICS, "profile: an unknown metric")
         need(re.fullmatch("[1-9][0-9]{0,3}", meta.get("model.layers", "")) and int(meta["model.layers"]) <= 4096, "profile: model.layers")
         need(version == "0" or back is None or re.fullmatch("[1-7]", back), "profile: predictor.back")
         self.back = int(back) if version == "1" and back else 0

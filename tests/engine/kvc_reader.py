@@ -4,11 +4,12 @@ source file. Not for daily use: it is slow and trusts its memory to be larger th
 
     python3 kvc_reader.py [--profile=PROFILE] FILE.kvc [SOURCE]
                                                  checks FILE.kvc; writes the file it was made from to SOURCE
-    python3 kvc_reader.py --digests FILE.kvc [PROFILE]
+    python3 kvc_reader.py --digests FILE.kvc [PROFILE [WEIGHTS]]
                                                  what the conformance set asks (tests/conformance/README.md)
 """
 
 import hashlib
+import json
 import os
 import re
 import struct
@@ -63,6 +64,7 @@ META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX, SIGNATURE 
     S_SIGNATURE,
 ) = (*range(1, 19), 20, 22, 32, 33, *range(40, 50), 51)
 CONTAINER_TYPES = {S_SAME, S_NEEDS, *range(S_META, S_PROFILE + 1), S_SIGNATURE}
+STAGE_TYPES = {*range(S_RAW, S_TABLES + 1), S_HIDDEN, S_INPUTS}
 # The sections a record may have, in their order; those of CONTAINER_OPTIONAL may be missing.
 CONTAINER_SECTIONS = {
     META: [S_META],
@@ -76,22 +78,27 @@ CONTAINER_SECTIONS = {
 CONTAINER_OPTIONAL = {S_WORDS, S_TOKENS, S_KEYS}
 CRITICAL = {META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, INDEX}
 LITERAL_CHUNK = 4194304
+POSITIONS_END = 1 << 62
+REGION_BYTES = 1 << 48
 
 STORE, ZSTD, SPLIT, FAST, FINITE, SINK, TAIL, QUANT, OUTLIER, LOWRANK, PRUNE, SALIENCY, MERGE = range(1, 14)
-PROJECT = 14  # its rows need the weights of the model, which this reader does not read
+PROJECT = 14
 DEROPE, CENTER, BASIS, STEPS, CODE, CROSS, PREDICT = range(15, 22)
 TERMINAL = {STORE, ZSTD, SPLIT, FAST, CODE, CROSS}
 MAY_END = {QUANT, LOWRANK, PROJECT}  # hand on what they missed; nothing need stand behind them
-FLOATS_ONLY = {FINITE, QUANT, OUTLIER, LOWRANK, PRUNE, SALIENCY, MERGE, PROJECT, DEROPE, CENTER, BASIS, STEPS, CODE, PREDICT}
+FLOATS_ONLY = {FINITE, QUANT, OUTLIER, LOWRANK, PRUNE, MERGE, PROJECT, DEROPE, CENTER, BASIS, STEPS, CODE, PREDICT}
 LOSSY = {QUANT, OUTLIER, LOWRANK, PRUNE, MERGE, PROJECT, DEROPE, CENTER, BASIS, STEPS, CODE, PREDICT}
 LOOKS = {LOWRANK, PRUNE, SALIENCY, DEROPE, CENTER, BASIS, STEPS, CODE, CROSS, PREDICT}  # at segments
 # These take and hand on the dtype, and so round what follows, even where they take nothing out.
 TAKE_DTYPE = {FINITE, SINK, TAIL, PRUNE, SALIENCY, MERGE}
 FLOATS = {"f32", "f16", "bf16"}
+MOST_CHANNELS = {OUTLIER: 65536, LOWRANK: 4096, BASIS: 1024}
 SEGMENT = 128  # blocks
 V_ROLE = 1
 LATENT_ROLE = 2
+HIDDEN_ROLE = 6
 ROLES = {0: "k", 1: "v"}  # that a profile describes
+ROLES_OF_LAYERS = [0], [1], [0, 1], [2], [3], [4], [3, 4], [5], [6]
 ROLE_NAMES = "K", "V", "latent", "R", "S", "queries", "hidden"
 
 # Arguments of the stages in the order of their pages: name ("" where only the value stands), what it may be (a tuple
@@ -296,22 +303,16 @@ class Record:
         need(xxh3(body, xxh3(data[at : at + 24])) == check, f"{where}: checksum mismatch")
         self.has_digest = not self.flags & 2
         supported(self.flags & ~(3 if self.type == BLOCK else 1) == 0, f"{where}: reserved flags")
-        need(self.has_digest or self.digest == 0, f"{where}: has a digest, against its flags")
+        need(self.type != BLOCK or self.has_digest or self.digest == 0, f"{where}: has a digest, against its flags")
+        self.where, self.sections, self.refused = where, [], None
         if self.type not in range(META, SIGNATURE + 1):
             supported(not self.flags & 1, f"{where}: unknown critical record type {self.type}")
-        else:
-            need(self.flags & 1 == (self.type in CRITICAL), f"{where}: wrong critical flag")
-        need(
-            self.type in (BLOCK, SIDE, CELLS) or self.subject == NONE or self.type > SIGNATURE,
-            f"{where}: has a subject",
-        )
-        need(
-            self.type in (BLOCK, SIDE, SOURCE) or self.number == 0 or self.type > SIGNATURE,
-            f"{where}: has a number",
-        )
-        need(self.type == BLOCK or self.digest == 0 or self.type > SIGNATURE, f"{where}: has a digest")
+            return
+        need(self.flags & 1 == (self.type in CRITICAL), f"{where}: wrong critical flag")
+        need(self.type in (BLOCK, SIDE, CELLS) or self.subject == NONE, f"{where}: has a subject")
+        need(self.type in (BLOCK, SIDE, SOURCE) or self.number == 0, f"{where}: has a number")
+        need(self.type == BLOCK or self.digest == 0, f"{where}: has a digest")
         need(16 * n <= len(body), f"{where}: its directory does not fit")
-        self.sections = []
         used = 16 * n
         for i in range(n):
             entry = struct.unpack_from("<BBBBIQ", body, 16 * i)
@@ -325,9 +326,8 @@ class Record:
             used += padded
         if self.type == PAD:
             need(n == 0 and not any(body), f"{where}: PAD is not empty")
-        elif self.type <= SIGNATURE:
+        else:
             need(used == len(body), f"{where}: bytes after the last section")
-        self.where = where
         self._skip_optional()
 
     def _skip_optional(self):
@@ -335,13 +335,20 @@ class Record:
         known = [s for s in self.sections if not s.optional]
         need(known == self.sections[: len(known)], f"{self.where}: a section behind those to skip")
         for s in self.sections[len(known) :]:
-            need(s.stage != 255 or s.type not in CONTAINER_TYPES, f"{self.where}: a known section to skip")
-        for s in known:
-            supported(s.coder <= 1, f"{self.where}: section type {s.type}: unknown coder {s.coder}")
+            types = CONTAINER_TYPES if s.stage == 255 else STAGE_TYPES
+            need(s.type not in types, f"{self.where}: a known section to skip")
         self.sections = known
+        self.refused = next((f"section type {s.type}: unknown coder {s.coder}" for s in known if s.coder > 1), None)
+        if self.type not in (BLOCK, SIDE, PROFILE, SIGNATURE):
+            self.usable()
+
+    def usable(self):
+        """Refuses a record with a coder that this version does not know."""
+        supported(self.refused is None, f"{self.where}: {self.refused}")
 
     def container_sections(self):
         """Type -> decoded bytes, for records whose sections belong to no stage."""
+        self.usable()
         if self.type == SOURCE:
             allowed = [S_EXTENTS, S_LITERALS] if self.number == 0 else [S_LITERALS]
             optional = {S_LITERALS} if self.number == 0 else set()
@@ -372,6 +379,7 @@ class Part:
         while seen < self.cells:
             first, length = following + r.svarint(), r.varint()
             need(1 <= length <= self.cells - seen, "POSITIONS: a run is empty or too long")
+            need(-POSITIONS_END < first and first + length <= POSITIONS_END, "POSITIONS: beyond 2^62")
             pos.append(np.arange(first, first + length, dtype=np.int64))
             following, seen = first + length, seen + length
         r.end()
@@ -386,6 +394,7 @@ class Part:
         if S_WORDS in sections:
             r = Bytes(sections[S_WORDS], "WORDS")
             counts = [r.varint() for _ in range(self.cells)]
+            need(sum(counts) <= len(r.data), "WORDS: ends early")
             self.words = [r.unpack(f"{n}I") for n in counts]
             r.end()
 
@@ -422,31 +431,57 @@ class Tensor:
             self.row_bytes <= 1 << 26 and self.row_bytes * self.rows <= 1 << 48,
             "TABLE: a tensor is too large",
         )
-        reach = sum((n - 1) * stride for n, stride in zip(*self.layout()))
-        need(not self.rows or reach < self.source_size, "TABLE: strides reach beyond the tensor's region")
-        self.block = []  # decoded blocks
-        self.same = []  # per block: which of its rows are SAME rows
+        need(self.source_size <= REGION_BYTES, "TABLE: a region of more than 2^48 bytes")
+        self.check_strides("TABLE", self.source_size, self.rows, self.token, self.head, self.step)
+        self.block = {}  # decoded blocks; of refused ones why
+        self.same = {}  # per block: which of its rows are SAME rows
 
     def shape(self):
         return self.heads, self.dim, self.dtype
 
+    def refused(self):
+        """Why rows of it are refused, of the first; None: all are decoded."""
+        return next((rows for rows in self.block.values() if isinstance(rows, Unsupported)), None)
+
     def canonical(self):
         """All rows in sorted order: uint8 [rows, row_bytes]."""
-        return np.concatenate(self.block) if self.block else np.zeros((0, self.row_bytes), np.uint8)
+        if self.refused():
+            raise self.refused()
+        return np.concatenate([self.block[b] for b in sorted(self.block)]) if self.block else np.zeros((0, self.row_bytes), np.uint8)
 
-    def layout(self, rows=None, token=None, head=None, step=None):
-        """Shape and strides of the bytes of rows in a region: by default of all, by the tensor's own strides."""
-        rows = self.rows if rows is None else rows
-        token, head, step = (self.token, self.head, self.step) if token is None else (token, head, step)
+    def check_strides(self, what, room, n, token, head, step):
+        """Strides (FORMAT.md 5) of n cells within `room` bytes."""
+        if not n:
+            return
+        axes, reach = [(token, n)], self.row_bytes
         if self.dim % self.values:
-            return (rows, 1, 1, self.row_bytes), (token, 0, 0, 1)
-        return (rows, self.heads, self.dim // self.values, self.bytes), (token, head, step, 1)
+            need((head, step) == (0, self.bytes), f"{what}: strides of blocks across heads")
+        else:
+            axes, reach = [(token, n), (head, self.heads), (step, self.dim // self.values)], self.bytes
+        for stride, steps in sorted(axis for axis in axes if axis[1] > 1):
+            need(stride >= reach, f"{what}: a stride does not clear what the shorter ones reach")
+            reach += (steps - 1) * stride
+        need(reach <= room, f"{what}: strides reach beyond the region")
+
+    def is_canonical(self):
+        """Whether its row of TABLE says nothing of where it lies."""
+        head = 0 if self.dim % self.values else self.dim // self.values * self.bytes
+        return (self.token, self.head, self.step, self.source_size) == (
+            self.row_bytes, head, self.bytes, self.rows * self.row_bytes)
+
+    def layout(self, rows, token, head, step):
+        """Shape and strides of the bytes of rows in a region."""
+        if self.dim % self.values:
+            shape, strides = (rows, 1, 1, self.row_bytes), (token, 0, 0, 1)
+        else:
+            shape, strides = (rows, self.heads, self.dim // self.values, self.bytes), (token, head, step, 1)
+        return shape, [stride if steps > 1 else 0 for stride, steps in zip(strides, shape)]
 
     def place(self, region, covered, cell, n, offset, token, head, step):
         """Puts the rows of cells [cell, cell + n) where they lie in a region, and marks their bytes."""
         shape, strides = self.layout(n, token, head, step)
-        reach = offset + sum((count - 1) * stride for count, stride in zip(shape, strides))
-        need(n >= 1 and cell + n <= self.rows and reach < len(region), "EXTENTS: a place lies outside")
+        need(n >= 1 and cell + n <= self.rows and offset <= len(region), "EXTENTS: a place lies outside")
+        self.check_strides("EXTENTS", len(region) - offset, n, token, head, step)
         view = np.lib.stride_tricks.as_strided
         marks = view(covered[offset:], shape, strides)
         need(not marks.any(), "EXTENTS: two values share a byte")
@@ -462,27 +497,64 @@ class Layer:
         self.part, self.index, self.kind, self.window = part, index, kind, window
 
 
+class Weights:
+    """The weights of a model: the bytes of a safetensors file of binary32, as transformers names them, K paired as halves."""
+
+    def __init__(self, data):
+        r = Bytes(data, "weights")
+        size = r.one("Q")
+        try:
+            self.header = json.loads(r.take(size))
+        except ValueError as e:
+            raise KvcError(f"weights: {e}") from e
+        self.data = data[8 + size :]
+
+    def get(self, layer, name):
+        found = self.header.get(f"model.layers.{layer}.{name}")
+        if found is None:
+            return None
+        need(found["dtype"] == "F32", f"weights: {name} is not F32")
+        first, end = found["data_offsets"]
+        return np.frombuffer(self.data[first:end], "<f4").reshape(found["shape"])
+
+    def projection(self, layer):
+        """Of K and of V the matrix [in][out] and the bias, or None; the weights of the norm, or None."""
+        out = []
+        for name in ("k_proj", "v_proj"):
+            matrix = self.get(layer, f"self_attn.{name}.weight")
+            need(matrix is not None, f"weights: no {name} of layer {layer}")
+            out.append((matrix.T, self.get(layer, f"self_attn.{name}.bias")))
+        return *out, self.get(layer, "input_layernorm.weight")
+
+    @staticmethod
+    def hashed(projection):
+        """What the fingerprint is of."""
+        out = b"kvc projection 0\n"
+        for matrix, bias in projection[:2]:
+            out += np.ascontiguousarray(matrix).tobytes() + (b"\0" if bias is None else b"\1" + bias.tobytes())
+        return out + (b"\0" if projection[2] is None else b"\1" + projection[2].tobytes())
+
+
 class Kvc:
     """A whole .kvc file. meta: key -> value; tokens: ids or None; keys: prefix keys. A profile that the file names is in the file, or
-    `profile`, the bytes of one."""
+    `profile`, the bytes of one; weights: the bytes of those that its rows are rebuilt with."""
 
-    def __init__(self, data, profile=None):
+    def __init__(self, data, profile=None, weights=None):
         data = bytes(data)
+        self.weights = Weights(weights) if weights else None
         end = self._read_frame(data)
         records = self._read_records(data, end)
-        first = [r for r in records if r.type not in (PAD, SIGNATURE) and r.type <= INDEX]
+        first = [r for r in records if r.type in CRITICAL]
         kinds = [r.type for r in first]
-        # side data stand among the blocks, a profile anywhere before both
-        order = [BLOCK if kind == SIDE else kind for kind in kinds if kind != PROFILE]
+        order = [BLOCK if kind == SIDE else kind for kind in kinds]  # side data stand among the blocks
         need(order == sorted(order), "records out of order")
-        profiles = [i for i, kind in enumerate(kinds) if kind == PROFILE]
-        need(len(profiles) <= 1, "PROFILE occurs twice")
-        need([r.type for r in records[:2]] == [META, TABLE], "META and TABLE are not the first records")
+        need(kinds[:2] == [META, TABLE], "META and TABLE are not the first critical records")
         need(
             kinds.count(META) == kinds.count(TABLE) == 1 and kinds.count(TOKENS) <= 1, "a record occurs twice"
         )
-        self.meta = read_meta(records[0].container_sections()[S_META])
-        self._read_table(records[1].container_sections()[S_TABLE], kinds.count(BLOCK))
+        self.meta = read_meta(first[0].container_sections()[S_META])
+        self._find_profile(records, profile)
+        self._read_table(first[1].container_sections()[S_TABLE], kinds.count(BLOCK))
         cells = [r for r in first if r.type == CELLS]
         need([r.subject for r in cells] == list(range(len(self.parts))), "CELLS records and parts disagree")
         for part, record in zip(self.parts, cells):
@@ -491,18 +563,23 @@ class Kvc:
         for record in first:
             if record.type == TOKENS:
                 self._read_tokens(record.container_sections())
+        self._check_keys()
         self._check_space()
         self.extents, self.literals, self.members = None, b"", []
         self._read_source([r for r in first if r.type == SOURCE])
-        self.profile = None
-        if "profile.sha256" in self.meta:  # else PROFILE is skipped, as it is not critical
-            need(not profiles or kinds[: profiles[0]].count(SIDE) == kinds[: profiles[0]].count(BLOCK) == 0, "PROFILE after rows")
-            for i in profiles:
-                profile = first[i].container_sections()[S_PROFILE]
-            if profile is not None:
-                self.profile = Profile(profile)
-                need(self.profile.sha256 == self.meta["profile.sha256"], "the profile is not the one that the file names")
         self._read_blocks([r for r in first if r.type in (SIDE, BLOCK)])
+
+    def _find_profile(self, records, given):
+        """Where the profile is that rows may need: in a record, or `given`, its bytes."""
+        self.profile, self._profile = None, lambda: None
+        if "profile.sha256" not in self.meta:
+            return  # PROFILE is skipped, as it is not critical
+        self._profile = lambda: given
+        kinds = [r.type for r in records]
+        before = [i for i, kind in enumerate(kinds) if kind in (SIDE, BLOCK)][:1]
+        for i in (i for i, kind in enumerate(kinds) if kind == PROFILE):
+            need(kinds.index(PROFILE) == i and not (before and before[0] < i), "PROFILE occurs twice, or after rows")
+            self._profile = lambda: records[i].container_sections()[S_PROFILE]
 
     def _read_frame(self, data):
         need(len(data) >= 64 + 64, "shorter than the smallest .kvc")
@@ -580,24 +657,34 @@ class Kvc:
             need(fields[0] < n_layers and fields[3] < n_pipelines and fields[4] <= n_rotations, "TABLE: bad tensor")
             supported(not any(fields[5]), "TABLE: reserved bytes of a tensor")
             self.tensors.append(Tensor(fields, self.layers[fields[0]]))
-        owned = [(t.role, id(t.layer)) for t in self.tensors]
-        need(len(set(owned)) == len(owned), "TABLE: two tensors of one role of a layer")
+        for layer in self.layers:
+            roles = sorted(t.role for t in self.tensors if t.layer is layer)
+            need(roles in ROLES_OF_LAYERS, f"TABLE: a layer has the roles {roles}")
         for _ in range(n_pipelines):
             stages = []
             for _ in range(r.one("B")):
                 stage, length = r.unpack("HB")
-                stages.append((stage, read_arguments(stage, Bytes(r.take(length), f"TABLE: arguments of stage {stage}"))))
+                stages.append((stage, Bytes(r.take(length), f"TABLE: arguments of stage {stage}")))
+            need(1 <= len(stages) <= 18, f"TABLE: {len(stages)} stages")
+            if all(stage in ARGUMENTS for stage, _ in stages):  # else its rows are refused
+                stages = [(stage, read_arguments(stage, arguments)) for stage, arguments in stages]
+                check_pipeline([stage for stage, _ in stages])
             self.pipelines.append(stages)
         self.rotations = [read_rotation(r) for _ in range(n_rotations)]
         r.end()
         for tensor in self.tensors:
             if tensor.rotation:
                 need(2 * self.rotations[tensor.rotation - 1][2] <= tensor.dim, "TABLE: more pairs than channels")
-        for stages in self.pipelines:
-            check_pipeline([stage for stage, _ in stages])
         for tensor in self.tensors:
-            for stage, _ in self.pipelines[tensor.pipeline]:
+            pipeline = self.pipelines[tensor.pipeline]
+            for stage, args in pipeline if self.unknown_stage(pipeline) is None else ():
                 need(stage not in FLOATS_ONLY or tensor.dtype in FLOATS, f"TABLE: {stage} of {tensor.dtype}")
+                channels = tensor.dim if stage == BASIS or stage == LOWRANK and not args["layer"] else tensor.heads * tensor.dim
+                need(channels <= MOST_CHANNELS.get(stage, channels), f"TABLE: {stage} of {channels} channels")
+
+    @staticmethod
+    def unknown_stage(pipeline):
+        return next((stage for stage, _ in pipeline if stage not in ARGUMENTS), None)
 
     def _read_tokens(self, sections):
         need(sections, "TOKENS: empty record")
@@ -606,14 +693,13 @@ class Kvc:
             self.tokens = np.frombuffer(sections[S_TOKENS], "<i4")
         if S_KEYS in sections:
             keys = sections[S_KEYS]
-            need(len(keys) % 32 == 0, "KEYS: ragged")
+            need(keys and len(keys) % 32 == 0, "KEYS: none, or ragged")
             self.keys = [keys[i : i + 32] for i in range(0, len(keys), 32)]
             need("prefix.identity" in self.meta, "prefix keys without prefix.identity")
-        self._check_keys()
 
     def _check_space(self):
         """Checks the namespace (KEYS.md 1)."""
-        if "prefix.space" not in self.meta:
+        if "prefix.space" not in self.meta or any(self.unknown_stage(x) is not None for x in self.pipelines):
             return
 
         def known(key, kind):
@@ -622,7 +708,10 @@ class Kvc:
 
         def number(key, form="<Q"):
             value = self.meta.get(key)
-            return struct.pack(form, value) if isinstance(value, float if form == "<f" else int) else b""
+            if form == "<f":
+                with np.errstate(all="ignore"):
+                    return b"" if value is None else np.float32(value).tobytes()
+            return b"" if value is None else struct.pack(form, value)
 
         lossy = any(stage in LOSSY for stages in self.pipelines for stage, _ in stages)
         fidelity = [known("values.recipe", str), known("recipe", str) if lossy else ""]
@@ -720,10 +809,13 @@ class Kvc:
     def _check_keys(self):
         """Checks the keys against the tokens."""
         first, parent = 0, self.meta.get("prefix.parent")
+        need(len(self.meta.get("prefix.identity", "").encode()) <= 127, "prefix.identity: too long")
+        ids = 0 if self.tokens is None else len(self.tokens)
+        need(self.meta.get("tokens.first", 0) + ids <= POSITIONS_END, "tokens.first: beyond 2^62")
         extras = read_extras(self.meta["prefix.extras"]) if "prefix.extras" in self.meta else {}
         if parent is not None:
             first = self.meta.get("tokens.first", 0)
-            need(isinstance(parent, bytes) and len(parent) == 32 and 0 < first < 1 << 63 and first % 256 == 0, "prefix.parent: length or tokens.first")
+            need(isinstance(parent, bytes) and len(parent) == 32 and 0 < first < POSITIONS_END and first % 256 == 0, "prefix.parent: length or tokens.first")
         need(parent is None or "prefix.identity" in self.meta, "prefix.parent without prefix.identity")
         need(self.tokens is not None or not extras, "prefix.extras without token ids")
         if self.tokens is None:
@@ -754,15 +846,21 @@ class Kvc:
             and all(0 < len(c) <= LITERAL_CHUNK for c in literals),
             "LITERALS: wrong chunk size",
         )
+        need(len(literals) == len(chunks) or not literals, "LITERALS: missing in a chunk")
         self.literals = b"".join(literals)
         r = Bytes(chunks[0][S_EXTENTS], "EXTENTS")
         self.extents = []  # (member or None, size, places); without places: literal bytes
         member = None
-        for _ in range(r.varint()):
+        entries = r.varint()
+        need(entries, "EXTENTS: none")
+        for _ in range(entries):
             which = r.varint()
             if which == len(self.tensors) + 2:
                 need(member is not None or not self.extents, "EXTENTS: bytes before the first member")
-                member = r.take(r.varint()).decode()
+                try:
+                    member = r.take(r.varint()).decode()
+                except UnicodeDecodeError as e:
+                    raise KvcError("EXTENTS: a member's name is not UTF-8") from e
                 parts = member.split("/")
                 need(not {"", ".", ".."} & set(parts) and len(member.encode()) <= 4095, "EXTENTS: bad name of a member")
                 need(all(ord(c) >= 32 and ord(c) != 127 for c in member), "EXTENTS: bad name of a member")
@@ -770,7 +868,10 @@ class Kvc:
             elif which == len(self.tensors) + 1:
                 size = r.varint()
                 places = [tuple(r.varint() for _ in range(7)) for _ in range(r.varint())]
-                need(places, "EXTENTS: a region without places")
+                need(places and 1 <= size <= REGION_BYTES, "EXTENTS: a region without places, or its size")
+                for t, _, n, *_ in places:
+                    need(t < len(self.tensors) and n <= self.tensors[t].rows, "EXTENTS: no such tensor or cells")
+                    need(self.tensors[t].is_canonical(), "EXTENTS: a place of a tensor with strides in TABLE")
                 self.extents.append((member, size, places))
             elif which:
                 need(which <= len(self.tensors), "EXTENTS: no such tensor")
@@ -783,10 +884,12 @@ class Kvc:
                     not self.extents or self.extents[-1][2] or self.extents[-1][0] != member,
                     "EXTENTS: literal bytes twice in a row",
                 )
-                self.extents.append((member, r.varint(), []))
+                size = r.varint()
+                need(size, "EXTENTS: no literal bytes")
+                self.extents.append((member, size, []))
         r.end()
-        literal = sum(size for _, size, places in self.extents if not places)
-        need(literal <= len(self.literals), "EXTENTS: more literal bytes than LITERALS has")
+        due = sum(size for _, size, _ in self.extents) - sum(t.rows * t.row_bytes for t in self.tensors)
+        need(due == len(self.literals), "EXTENTS and LITERALS disagree")
         need(len(set(self.members)) == len(self.members), "EXTENTS: two members of one name")
         cells = [[] for _ in self.tensors]
         for _, _, places in self.extents:
@@ -795,8 +898,9 @@ class Kvc:
                 cells[t].append((cell, n))
         for t, runs in zip(self.tensors, cells):
             at = 0
+            need(t.rows or len(runs) == 1, "EXTENTS: not every tensor exactly once")
             for cell, n in sorted(runs):
-                need(cell == at, "EXTENTS: not every cell exactly once")
+                need(cell == at and (n or not t.rows), "EXTENTS: not every cell exactly once")
                 at += n
             need(runs and at == t.rows, "EXTENTS: not every tensor exactly once")
 
@@ -809,13 +913,39 @@ class Kvc:
             [(r.subject, r.number) for r in blocks] == want, "BLOCK records missing, doubled or out of order"
         )
         self._read_sides(records)
-        for record in blocks:
-            tensor = self.tensors[record.subject]
-            first, last = tensor.layer.part.block[record.number : record.number + 2]
-            rows = self._decode_block(record, tensor, last - first)
-            digest = sum(xxh3(row.tobytes(), first + i) for i, row in enumerate(rows)) % (1 << 64)
-            need(not record.has_digest or digest == record.digest, f"{record.where}: digest mismatch")
-            tensor.block.append(rows)
+        self._block_of = {(r.subject, r.number): r for r in blocks}
+        self._decoding = set()
+        for r in blocks:
+            try:
+                self.rows_of(r.subject, r.number)
+            except Unsupported:
+                pass  # these rows, and those that stand on them
+
+    def rows_of(self, t, number):
+        """The decoded rows of a block."""
+        tensor = self.tensors[t]
+        if number not in tensor.block:
+            need((t, number) not in self._decoding, f"tensor {t}: rows stand on themselves")
+            self._decoding.add((t, number))
+            record = self._block_of[t, number]
+            first, last = tensor.layer.part.block[number : number + 2]
+            try:
+                rows = self._decode_block(record, tensor, last - first)
+                digest = sum(xxh3(row.tobytes(), first + i) for i, row in enumerate(rows)) % (1 << 64)
+                need(not record.has_digest or digest == record.digest, f"{record.where}: digest mismatch")
+                tensor.block[number] = rows
+            except Unsupported as e:
+                tensor.block[number] = e
+        if isinstance(tensor.block[number], Unsupported):
+            raise tensor.block[number]
+        return tensor.block[number]
+
+    def rows_at(self, t, numbers, positions):
+        """Rows of a tensor by their numbers, which must have these positions."""
+        part = self.tensors[t].layer.part
+        need(numbers[-1] < part.cells and (part.pos[part.order][numbers] == positions).all(), f"tensor {t}: no row of a position")
+        blocks = np.searchsorted(part.block, numbers, "right") - 1
+        return np.stack([self.rows_of(t, int(b))[n - part.block[b]] for n, b in zip(numbers, blocks)])
 
     def _read_sides(self, records):
         """side[tensor, segment] = what its stages keep there."""
@@ -835,17 +965,40 @@ class Kvc:
         for t, tensor in enumerate(self.tensors):
             for segment in range((len(tensor.layer.part.block) - 1 + SEGMENT - 1) // SEGMENT):
                 record = found.get((t, segment))
-                side = read_side(self.pipelines[tensor.pipeline], tensor, record, f"tensor {t}")
-                self.side[t, segment] = side
-                if "inputs" in side:
-                    self._check_inputs(t, segment, side["inputs"])
-                if "first" in side:
-                    self._check_pair(t, side["first"])
-                    need(
-                        "first" not in self.side[side["first"], segment],
-                        f"MERGED: tensor {side['first']} is the second one of a pair itself",
-                    )
+                try:
+                    self._keep_side(t, segment, self._read_side(t, tensor, record))
+                except Unsupported as e:
+                    self.side[t, segment] = e
         self.merged = {}  # first tensor and block of a pair: which rows are kept, the others merged
+
+    def _keep_side(self, t, segment, side):
+        """Checks the other tensors that side data name."""
+        self.side[t, segment] = side
+        if "inputs" in side:
+            self._check_inputs(t, segment, side["inputs"])
+        if "first" in side:
+            self._check_pair(t, side["first"])
+            need(
+                "first" not in self._side_of(side["first"], segment, {}),
+                f"MERGED: tensor {side['first']} is the second one of a pair itself",
+            )
+
+    def _read_side(self, t, tensor, record):
+        pipeline = self.pipelines[tensor.pipeline]
+        unknown = self.unknown_stage(pipeline)
+        supported(unknown is None, f"tensor {t}: unknown stage {unknown}")
+        if record:
+            record.usable()
+        return read_side(pipeline, tensor, record, f"tensor {t}")
+
+    def _side_of(self, t, segment, otherwise=None):
+        """The side data of a segment; `otherwise` of one whose rows are refused."""
+        side = self.side[t, segment]
+        if not isinstance(side, Unsupported):
+            return side
+        if otherwise is not None:
+            return otherwise
+        raise side
 
     def _check_pair(self, second, first):
         need(first < second, f"MERGED: tensor {first} is not lower than {second}")
@@ -858,7 +1011,12 @@ class Kvc:
         )
 
     def named_profile(self):
-        need(self.profile is not None, "rows need a profile that was not given")
+        if self.profile is None:
+            data = self._profile()
+            need(data is not None, "rows need a profile that was not given")
+            profile = Profile(data)
+            need(profile.sha256 == self.meta["profile.sha256"], "the profile is not the one that the file names")
+            self.profile = profile
         return self.profile
 
     def rotation(self, t):
@@ -872,22 +1030,38 @@ class Kvc:
             need(angles is not None and len(angles) == pairs, f"tensor {t}: the profile has not its angles")
         return pairing, angles
 
-    def pairing(self, t):
-        """The pairing of the channels of a tensor."""
-        if self.tensors[t].rotation:
-            return self.rotations[self.tensors[t].rotation - 1][0]
+    def projection(self, tensor, channels, fingerprint):
+        """The matrix of K or V [in][out] in the order of the cache, its bias and the weights of the norm, or None."""
+        need(self.weights, "rows need weights that were not given")
+        layer = [t for t in self.tensors if t.layer is tensor.layer]
+        need([t.role for t in sorted(layer, key=lambda t: t.role)] == [0, 1], "a layer without K or V is rebuilt")
+        keyed = self.weights.projection(tensor.layer.index)
+        for (matrix, _), t in zip(keyed[:2], sorted(layer, key=lambda t: t.role)):
+            need(matrix.shape == (channels, t.heads * t.dim), "the weights are of another shape")
+        key = next(t for t in layer if t.role == 0)
+        pairing, half = self.meta.get("rope.pairing"), (self.meta.get("rope.dim") or key.dim) // 2
+        need(hashlib.sha256(self.weights.hashed(keyed)).digest() == fingerprint, "other weights than those of the file")
+        matrix, bias = keyed[tensor.role]
+        if tensor.role == 0 and pairing == "interleaved":  # the file pairs channels as halves
+            order = np.arange(key.heads * key.dim).reshape(key.heads, key.dim)
+            order[:, : 2 * half] = np.stack([order[:, :half], order[:, half : 2 * half]], axis=2).reshape(key.heads, -1)
+            matrix, bias = matrix[:, order.reshape(-1)], None if bias is None else bias[order.reshape(-1)]
+        return matrix, bias, keyed[2]
+
+    def pairing(self):
+        """How a profile pairs the channels of the cache."""
         return {"interleaved": INTERLEAVED}.get(self.meta.get("rope.pairing"), HALVES)
 
     def _check_inputs(self, t, segment, named):
         """The rules of INPUTS in codecs/stages/cross/cross.md."""
-        tensor, pairing = self.tensors[t], self.pairing(t)
+        tensor, pairing = self.tensors[t], self.pairing()
         role = ROLES.get(tensor.role)
         need(role, f"INPUTS: of tensor {t}, neither K nor V")
         prediction = Prediction(self.named_profile(), tensor.layer.index, role, pairing)
         need(len(named) == len(prediction.inputs), f"INPUTS: of tensor {t}: not as many as the profile has")
         need(prediction.mean.shape == (tensor.heads, tensor.dim), f"INPUTS: of tensor {t}: other channels than in the profile")
         if any(stage == PREDICT for stage, _ in self.pipelines[tensor.pipeline]):
-            residual = self.profile.basis(tensor.layer.index, role, True, pairing)
+            residual = self.named_profile().basis(tensor.layer.index, role, True, pairing)
             need(residual is not None, f"INPUTS: of tensor {t}: the profile has no basis of what is left")
         for (layer, role), width, other in zip(prediction.inputs, prediction.widths, named):
             if other == NONE:
@@ -923,12 +1097,12 @@ class Kvc:
                 continue
             o = self.tensors[other]
             if o.dtype == "q8_0":
-                blocks = o.block[block][at].reshape(-1, o.bytes)
+                blocks = self.rows_of(other, block)[at].reshape(-1, o.bytes)
                 with np.errstate(all="ignore"):
                     rows = floats_of(blocks[:, :2], "f16")[:, None] * blocks[:, 2:].view(np.int8).astype(np.float32)
                     rows = hadamard(rows.reshape(len(at), -1), self.tile(o))
             else:
-                rows = floats_of(o.block[block][at], o.dtype)
+                rows = floats_of(self.rows_of(other, block)[at], o.dtype)
             rows = rows.reshape(len(at), o.heads, o.dim)
             inputs.append(prediction.input(i, rows, self.rotation(other), positions))
         return prediction.value(inputs), positions
@@ -937,15 +1111,19 @@ class Kvc:
         rows = np.zeros((n, tensor.row_bytes), np.uint8)
         same = np.zeros(n, bool)
         stages = record.sections
-        side = self.side[record.subject, record.number // SEGMENT]
+        record.usable()
+        side = self._side_of(record.subject, record.number // SEGMENT)
         merges = any(stage == MERGE for stage, _ in self.pipelines[tensor.pipeline])
         pair = side.get("first", record.subject) if merges else None
+        if "first" in side:
+            self.rows_of(pair, record.number)
         if stages and stages[0].type == S_SAME:
             need(pair is None, f"{record.where}: a pair's block has SAME")
+            need(tensor.role != HIDDEN_ROLE, f"{record.where}: hidden states have SAME")
             need(stages[0].stage == 255 and stages[0].index == 0, "SAME: claims a stage")
             self._copy_same(stages[0].decode(), record.subject, rows, same)
             stages = stages[1:]
-        tensor.same.append(same)
+        tensor.same[record.number] = same
         left = int(n - same.sum())
         if left:
             block = Block(self.pipelines[tensor.pipeline], stages, side, record.where)
@@ -970,7 +1148,8 @@ class Kvc:
                 t < subject and self.tensors[t].shape() == self.tensors[subject].shape(), "SAME: unfit tensor"
             )
             other = self.tensors[t]
-            need(b < len(other.block) and there + count <= len(other.block[b]), "SAME: no such rows")
+            need(b < len(other.layer.part.block) - 1, "SAME: no such rows")
+            need(there + count <= len(self.rows_of(t, b)), "SAME: no such rows")
             need(
                 not other.same[b][there : there + count].any(),
                 "SAME: refers to rows that are SAME themselves",
@@ -979,6 +1158,11 @@ class Kvc:
             same[row : row + count] = True
             free = row + count
         need(free, "SAME: empty")
+
+    def refuse_rows(self):
+        """Fails where rows cannot be read, of whatever tensor."""
+        for tensor in self.tensors:
+            tensor.canonical()
 
     def sources(self):
         """The members this .kvc was made from, name -> bytes; of one file, None -> bytes."""
@@ -996,10 +1180,7 @@ class Kvc:
             at += len(gaps)
             out[member].append(region.tobytes())
         need(at == len(self.literals), "EXTENTS and LITERALS disagree")
-        out = {name: b"".join(pieces) for name, pieces in out.items()}
-        size = sum(map(len, out.values()))
-        need(self.meta.get("source.bytes", size) == size, "not as long as source.bytes says")
-        return out
+        return {name: b"".join(pieces) for name, pieces in out.items()}
 
     def source(self):
         """The file this .kvc was made from."""
@@ -1009,7 +1190,6 @@ class Kvc:
 
 def read_arguments(stage, r):
     """Arguments of a stage, name -> value."""
-    supported(stage in ARGUMENTS, f"TABLE: unknown stage {stage}")
     values = {name: read_argument(r, allowed, default) for name, allowed, default in ARGUMENTS[stage]}
     r.end()
     if stage == PRUNE:
@@ -1038,7 +1218,6 @@ def read_argument(r, allowed, default):
 
 
 def check_pipeline(stages):
-    need(1 <= len(stages) <= 18, f"TABLE: {len(stages)} stages")
     need(stages[-1] in TERMINAL | MAY_END, f"TABLE: nothing consumes what stage {stages[-1]} hands on")
     need(not TERMINAL & set(stages[:-1]), "TABLE: stages behind a terminal one")
     need(stages.count(SALIENCY) <= 1, "TABLE: a second saliency")
@@ -1109,6 +1288,25 @@ def fma_short(a, b, y):
     odd = ((np.abs(product) < np.float32(2.0**-126)) & (a != 0) & (b != 0)) | ~np.isfinite(product)
     # elsewhere the product is exact, and the sum's is the only rounding
     return np.where(odd, fma(a, b, y), out) if odd.any() else out
+
+
+def normed(x, scale, epsilon):
+    """Rows of hidden states by RMSNorm, in the order of sums of project.md."""
+    sums = np.zeros((len(x), 8), np.float32)
+    for i in range(x.shape[1]):
+        sums[:, i % 8] += x[:, i] * x[:, i]
+    four = sums[:, :4] + sums[:, 4:]
+    mean = ((four[:, 0] + four[:, 2]) + (four[:, 1] + four[:, 3])) / np.float32(x.shape[1])
+    factor = np.float32(1) / np.sqrt(mean + epsilon)
+    return x * factor[:, None] * scale
+
+
+def projected(x, matrix, bias):
+    """Rows times [in][out], and the bias."""
+    y = np.zeros((len(x), matrix.shape[1]), np.float32)
+    for i, row in enumerate(matrix):
+        y = fma(x[:, i, None], row[None], y)
+    return y if bias is None else y + bias
 
 
 def fma(a, b, y):
@@ -1206,7 +1404,7 @@ def read_side(pipeline, tensor, record, where):
             rank = min(args["r"], width)
             side[i] = take_floats(left, S_FACTOR_B, 0, heads * rank * width)[0].reshape(heads, rank, width)
         elif stage == PROJECT:
-            read_hidden(left.take(S_HIDDEN, 0, stored=True), where)
+            side[i] = read_hidden(left.take(S_HIDDEN, 0, stored=True), tensor.role, where)
         elif stage in (CROSS, PREDICT) and left.has(S_INPUTS):
             side["inputs"] = read_inputs(left.take(S_INPUTS, 0, stored=True), where)
         elif stage == CENTER and left.has(S_MEAN):
@@ -1234,12 +1432,16 @@ def read_rotation(r):
     return pairing, angles, pairs
 
 
-def read_hidden(data, where):
-    """codecs/papers/project/project.md"""
+def read_hidden(data, role, where):
+    """codecs/papers/project/project.md: the tensor of hidden states, fingerprint of the weights or None, with a norm, epsilon"""
     r = Bytes(data.tobytes(), f"{where}: HIDDEN")
-    _, _, _, norm, filling, epsilon = r.unpack("II32sB3sf")
+    tensor, channels, fingerprint, norm, filling, epsilon = r.unpack("II32sB3sf")
     r.end()
-    need(norm <= 1 and not any(filling) and epsilon >= 0, f"{r.what}: norm, filling bytes or epsilon")
+    need(norm <= 1 and not any(filling) and 0 <= epsilon < float("inf"), f"{r.what}: norm, filling bytes or epsilon")
+    need(1 <= channels <= 1 << 24, f"{r.what}: channels")
+    copies = not any(fingerprint)
+    need(copies == (role > LATENT_ROLE) and not (copies and norm), f"{r.what}: fingerprint or norm of something else")
+    return tensor, channels, None if copies else fingerprint, norm, np.float32(epsilon)
 
 
 def read_inputs(data, where):
@@ -1336,7 +1538,6 @@ class Block:
         if stage in TERMINAL - {CODE}:
             ahead = self.ahead(m) if stage == CROSS and "inputs" in self.side else None
             return decode_terminal(stage, self.sections[i], m, self.where, ahead)
-        supported(stage != PROJECT, f"{self.where}: rows that are rebuilt from hidden states and weights")
         decode = {
             FINITE: self.finite,
             SINK: self.sink,
@@ -1353,6 +1554,7 @@ class Block:
             STEPS: self.steps,
             CODE: self.code,
             PREDICT: self.predict,
+            PROJECT: self.project,
         }[stage]
         with np.errstate(all="ignore"):
             out = decode(i, m, args, sections)
@@ -1472,6 +1674,33 @@ class Block:
         rest = self.decode(i + 1, m)
         return x if rest is None else x + m.floats(rest)
 
+    def project(self, i, m, _, sections):
+        """codecs/papers/project/project.md"""
+        sections.end()
+        tensor, channels, fingerprint, norm, epsilon = self.side[i]
+        kvc, own = self.kvc, self.kvc.tensors[self.tensor]
+        need(tensor < len(kvc.tensors) and tensor != self.tensor, f"{self.where}: no tensor of hidden states")
+        source = kvc.tensors[tensor]
+        fits = source.role == HIDDEN_ROLE and source.dtype in FLOATS and source.heads * source.dim == channels
+        need(fits, f"{self.where}: another tensor than one of hidden states")
+        need(PROJECT not in [stage for stage, _ in kvc.pipelines[source.pipeline]], f"{self.where}: hidden states that are rebuilt")
+        part = own.layer.part
+        rows = part.block[self.number] + self.at
+        positions = part.pos[part.order][rows]
+        need((positions >= 0).all(), f"{self.where}: a position below 0")
+        x = floats_of(kvc.rows_at(tensor, rows, positions), source.dtype).reshape(len(rows), channels)
+        if fingerprint is None:
+            need(channels == m.channels, f"{self.where}: hidden states of another size")
+            y = x
+        else:
+            matrix, bias, scale = kvc.projection(own, channels, fingerprint)
+            need(scale is not None or not norm, f"{self.where}: the weights have no norm")
+            y = projected(normed(x, scale, epsilon) if norm else x, matrix, bias)
+        y = y.reshape(m.rows, m.heads, m.dim)
+        if fingerprint is not None and (rotation := kvc.rotation(self.tensor)):
+            y = rotate(y, positions, rotation[1], rotation[0])
+        return self.plus(i, m, np.where(np.isfinite(y), y, np.float32(0)))
+
     def merge(self, i, m, args, sections):
         """codecs/papers/merge/merge.md"""
         if self.is_first:
@@ -1563,7 +1792,7 @@ class Block:
         """The profile; layer and role there; pairing."""
         tensor = self.kvc.tensors[self.tensor]
         need(tensor.role in ROLES, f"{self.where}: neither K nor V, without data of its own")
-        pairing = self.kvc.pairing(self.tensor)
+        pairing = self.kvc.pairing()
         return self.kvc.named_profile(), tensor.layer.index, ROLES[tensor.role], pairing
 
     def ahead(self, m):
@@ -2040,16 +2269,30 @@ def word_bytes(words, width):
 
 TABLES = fixed_tables()
 META_TYPES = {1: "?", 2: "Q", 3: "q", 4: "d"}
-# No key of version 0 is marked critical by its table; a reader knows these.
-KNOWN_KEYS = set(
-    """producer source.format source.version source.bytes recipe model.name model.architecture model.layers
-    model.heads model.kv-heads model.head-dim model.head-dim-v model.adapters model.adapters.sha256 tokenizer.sha256 rope.k
-    rope.pairing rope.type rope.theta rope.dim rope.factor
-    rope.original-context rope.scaling rope.source rope.sections hadamard.k hadamard.v sliding.window page.size
-    shard.rank shard.ranks shard.set cells.coordinates cache.heads-known cache.layers-known tokens.first prefix.identity prefix.parent prefix.extras prefix.space llama.token-form llama.streams
-    llama.stream llama.transposed-v profile.sha256 profile.model profile.fit profile.fit-k profile.fit-v values.recipe
-    values.profile rope.pairing-assumed hidden.states""".split()
-)
+# Keys whose values mean something only where they have the type (FORMAT.md 7), and bytes.
+KEY_TYPES = {
+    name: kind
+    for kind, names in {
+        1: "rope.pairing-assumed sliding.assumed positions.given cache.heads-known cache.layers-known llama.transposed-v",
+        2: """source.version source.bytes model.layers model.heads model.kv-heads model.head-dim model.head-dim-v rope.dim rope.original-context
+            hadamard.k hadamard.v sliding.window page.size shard.rank shard.ranks tokens.first llama.streams llama.stream
+            cells.coordinates""",
+        4: "rope.theta rope.factor profile.fit-k profile.fit-v",
+        5: """producer source.format recipe model.name model.architecture model.adapters rope.k rope.pairing rope.type
+            rope.scaling rope.source prefix.identity llama.token-form profile.model profile.fit values.recipe hidden.states rows.used
+            source.arrays scale.k scale.v scale.source""",
+        6: "model.adapters.sha256 tokenizer.sha256 shard.set profile.sha256 values.profile store.name",
+        7: "rope.sections",
+    }.items()
+    for name in names.split()
+}
+
+
+def says_nothing(name, kind, value):
+    """Of a known key: a value of another type than the key has, or of no bytes."""
+    if name.startswith("model.fingerprint.") or name == "profile.sha256":
+        return kind != 6 or len(value) != 32
+    return name in KEY_TYPES and (kind != KEY_TYPES[name] or not value)
 
 
 def read_meta(data):
@@ -2062,14 +2305,10 @@ def read_meta(data):
             length and all(c in b"abcdefghijklmnopqrstuvwxyz0123456789._-" for c in key),
             f"META: bad key {name}",
         )
-        need(key > before and critical <= 1, f"META: {name}: order, or its critical byte")
-        supported(zero == 0, f"META: {name}: reserved byte")
+        need(key > before, f"META: {name}: order")
+        supported(critical <= 1 and zero == 0, f"META: {name}: reserved bits")
+        supported(not critical, f"META: {name} is critical, and no key of this version is")
         before = key
-        if critical:
-            supported(
-                name in KNOWN_KEYS or name.startswith("model.fingerprint."),
-                f"META: unknown critical key {name}",
-            )
         supported(1 <= kind <= 7, f"META: {name}: unknown type {kind}")
         if kind in META_TYPES:
             need(size == struct.calcsize("<" + META_TYPES[kind]), f"META: {name}: wrong size")
@@ -2086,6 +2325,8 @@ def read_meta(data):
         else:
             need(size % 8 == 0, f"META: {name}: ragged")
             meta[name] = list(struct.unpack(f"<{size // 8}Q", value))
+        if says_nothing(name, kind, value):
+            del meta[name]
     r.end()
     return meta
 
@@ -2142,34 +2383,37 @@ def prefix_identity(meta):
     return finish("unknown")
 
 
-def read(path, profile=None):
-    """Reads a file; `profile` is the path of a profile."""
-    with open(path, "rb") as f:
-        data = f.read()
-    if profile is None:
-        return Kvc(data)
-    with open(profile, "rb") as f:
-        return Kvc(data, f.read())
+def read(path, profile=None, weights=None):
+    """Reads a file; `profile` and `weights` are paths, or None."""
+
+    def bytes_of(name):
+        if not name:
+            return None
+        with open(name, "rb") as f:
+            return f.read()
+
+    return Kvc(bytes_of(path), bytes_of(profile), bytes_of(weights))
 
 
-def digests(path, profile=None):
+def digests(path, profile=None, weights=None):
     """Prints the digest of each tensor, and SHA-256 of the source; returns 0, 1 for an invalid file, 2 for one of a later version."""
     try:
-        kvc = read(path, profile)
-        source = b"".join(kvc.sources().values()) if kvc.extents is not None else None
+        kvc = read(path, profile, weights)
+        for t in kvc.tensors:
+            if not t.refused():
+                digest = sum(xxh3(row.tobytes(), i) for i, row in enumerate(t.canonical())) % (1 << 64)
+                print(t.layer.index, ROLE_NAMES[t.role], f"{digest:016x}")
+        kvc.refuse_rows()
+        if kvc.extents is not None:
+            print("source", hashlib.sha256(b"".join(kvc.sources().values())).hexdigest())
     except (KvcError, OSError) as e:
         print(f"kvc_reader.py: {path}: {e}", file=sys.stderr)
         return 2 if isinstance(e, Unsupported) else 1
-    for t in kvc.tensors:
-        digest = sum(xxh3(row.tobytes(), i) for i, row in enumerate(t.canonical())) % (1 << 64)
-        print(t.layer.index, ROLE_NAMES[t.role], f"{digest:016x}")
-    if source is not None:
-        print("source", hashlib.sha256(source).hexdigest())
     return 0
 
 
 def main(args):
-    if args[:1] == ["--digests"] and len(args) in (2, 3):
+    if args[:1] == ["--digests"] and len(args) in (2, 3, 4):
         return digests(*args[1:])
     profile = None
     if args and args[0].startswith("--profile="):
@@ -2179,6 +2423,7 @@ def main(args):
         return 2
     try:
         kvc = read(args[0], profile)
+        kvc.refuse_rows()
         for key, value in kvc.meta.items():
             print(f"{key} = {value.hex() if isinstance(value, bytes) else value}")
         counts = f"{len(kvc.parts)} parts, {len(kvc.layers)} layers, {len(kvc.tensors)} tensors"

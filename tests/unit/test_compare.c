@@ -315,8 +315,8 @@ static void reports(void **state) {
 static void positions_match(void **state) {
     (void)state;
     const float v[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-    const int64_t left[] = {5, 5, 0, 1, 9, 11, 30, INT64_MAX},
-                  right[] = {1, 2, 3, 5, 5, 5, 30, INT64_MAX};
+    const int64_t most = KVC_POSITION_LIMIT - 1, left[] = {5, 5, 0, 1, 9, 11, 30, most},
+                  right[] = {1, 2, 3, 5, 5, 5, 30, most};
     struct kvc_cache *a = cache_of(KVC_F32, 8, 1, 1, v, left),
                      *b = cache_of(KVC_F32, 8, 1, 1, v, right);
     struct kvc_matching m;

@@ -168,6 +168,8 @@ static struct kvc_cache *make_cache(const struct geometry *g, const char *pairin
         const uint32_t t = kvc_cache_add_tensor(c, layer, v ? KVC_ROLE_V : KVC_ROLE_K, &shape, &e);
         if (t == KVC_NONE || kvc_cache_map_memory(c, t, rows, &e)) fail_msg("%s", e.message);
     }
+    const struct kvc_shape latent = {KVC_F32, 4, 1, 1};
+    if (!g->k_heads && !g->v_heads) kvc_cache_add_tensor(c, layer, KVC_ROLE_LATENT, &latent, &e);
     if (pairing && kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, pairing, &e))
         fail_msg("%s", e.message);
     if (kvc_cache_finish(c, &e)) fail_msg("%s", e.message);

@@ -210,7 +210,7 @@ const struct kvc_stage kvc_stage_lowrank = {
     .name = "lowrank",
     .summary = "the strongest directions of each head",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL | KVC_STAGE_LOOKS |
-             KVC_STAGE_HEADS,
+             KVC_STAGE_HEADS | KVC_STAGE_SIDE,
     .args = arguments,
     .n_args = N_ARGS,
     .check = lowrank_check,

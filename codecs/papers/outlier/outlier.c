@@ -425,7 +425,6 @@ static int outlier_open_sections(const struct kvc_stored *stored, const struct k
                                  struct opened *r, struct kvc_error *e) {
     struct vectors *const v = &r->vectors;
     memset(r, 0, sizeof *r);
-    if (stored->n_side) return kvc_stored_no_side(stored, e);
     if (!stored->n) return 0;
     const struct kvc_section *s = r->section = kvc_section_only(stored->section, stored->n,
                                                                 KVC_SECTION_OUTLIERS, e);

@@ -250,7 +250,7 @@ const struct kvc_stage kvc_stage_project = {
     .name = "project",
     .summary = "K and V rebuilt from hidden states and weights",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL | KVC_STAGE_LOOKS |
-             KVC_STAGE_REBUILDS,
+             KVC_STAGE_REBUILDS | KVC_STAGE_SIDE,
     .args = arguments,
     .n_args = N_ARGS,
     .hidden = hidden,

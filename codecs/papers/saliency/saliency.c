@@ -178,7 +178,6 @@ static int saliency_open(const struct kvc_stage_args *args, const struct kvc_sto
     const struct kvc_section *s;
     const size_t n = (size_t)(block->shape.tokens * block->shape.heads);
     (void)args;
-    if (kvc_stored_no_side(stored, e)) return -1;
     if (!n) return kvc_stored_none(stored, e);
     if (block->salient) return kvc_fail(e, KVC_ERR_DAMAGED, "salient tokens were marked before");
     if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_MASK, e))) return -1;

@@ -427,7 +427,7 @@ const struct kvc_stage kvc_stage_basis = {
     .name = "basis",
     .summary = "channels of a head as coefficients of a basis, the profile's or its own",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS |
-             KVC_STAGE_PROFILE,
+             KVC_STAGE_PROFILE | KVC_STAGE_SIDE,
     .args = arguments,
     .n_args = N_ARGS,
     .accepts = basis_accepts,

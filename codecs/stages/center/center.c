@@ -126,7 +126,8 @@ const struct kvc_stage kvc_stage_center = {
     .id = 16,
     .name = "center",
     .summary = "takes the mean out of each channel, the profile's or its own",
-    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_PROFILE,
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_PROFILE |
+             KVC_STAGE_SIDE,
     .begin = center_begin,
     .look = center_look,
     .settle = center_settle,

@@ -304,7 +304,7 @@ const struct kvc_stage kvc_stage_code = {
     .name = "code",
     .summary = "rounds to one step and codes with fixed tables",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_TERMINAL |
-             KVC_STAGE_SAMPLES,
+             KVC_STAGE_SAMPLES | KVC_STAGE_SIDE,
     .args = arguments,
     .n_args = N_ARGS,
     .check = code_check,

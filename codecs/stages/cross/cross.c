@@ -121,7 +121,7 @@ const struct kvc_stage kvc_stage_cross = {
     .name = "cross",
     .summary = "as split, relative to what a profile predicts from earlier layers",
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS | KVC_STAGE_LOOKS | KVC_STAGE_POSITIONS |
-             KVC_STAGE_PROFILE | KVC_STAGE_AHEAD,
+             KVC_STAGE_PROFILE | KVC_STAGE_AHEAD | KVC_STAGE_SIDE,
     .args = arguments,
     .n_args = N_ARGS,
     .begin = cross_begin,

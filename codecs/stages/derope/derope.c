@@ -71,7 +71,6 @@ static int derope_check(const struct kvc_stored *stored, const struct kvc_block 
                         struct kvc_error *e) {
     const struct kvc_rope_facts *f = block->turn;
     if (kvc_stored_none(stored, e)) return -1;
-    if (kvc_stored_no_side(stored, e)) return -1;
     if (!f || f->angle) return 0;
     if (!block->profile)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PROFILE,

@@ -32,7 +32,6 @@ static int ends_keep(struct kvc_block *block, uint64_t rows, unsigned type, uint
 static int read_count(const struct kvc_stored *stored, uint64_t rows, unsigned type, uint64_t *n,
                       struct kvc_error *e) {
     *n = 0;
-    if (stored->n_side) return kvc_stored_no_side(stored, e);
     if (!stored->n) return 0;
     const struct kvc_section *next = stored->section, *s;
     if (!(s = kvc_section_take_stored(&next, next + stored->n, type, 0, e))) return -1;

@@ -131,7 +131,6 @@ static int find_escapes(const struct kvc_stored *stored, const struct kvc_shape 
     const struct kvc_section *next = stored->section, *end = next + stored->n;
     const size_t each = 4 + kvc_dtype_info(shape->dtype)->size;
     *s = NULL;
-    if (stored->n_side) return kvc_stored_no_side(stored, e);
     if (next == end) return 0;
     if (!(*s = kvc_section_take(&next, end, KVC_SECTION_ESCAPES, 0, e)) ||
         kvc_section_none_left(next, end, e))

@@ -126,7 +126,7 @@ const struct kvc_stage kvc_stage_predict = {
     .name = "predict",
     .summary = "takes away what a profile predicts from earlier layers",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS |
-             KVC_STAGE_POSITIONS | KVC_STAGE_PROFILE | KVC_STAGE_AHEAD,
+             KVC_STAGE_POSITIONS | KVC_STAGE_PROFILE | KVC_STAGE_AHEAD | KVC_STAGE_SIDE,
     .args = arguments,
     .n_args = N_ARGS,
     .begin = predict_begin,

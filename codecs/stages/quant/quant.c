@@ -301,7 +301,6 @@ static int decode_sections(const struct kvc_quant_layout *l, struct kvc_block *b
 static int quant_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
                         struct kvc_block *block, struct kvc_error *e) {
     struct kvc_quant_layout l;
-    if (stored->n_side) return kvc_stored_no_side(stored, e);
     if (!block->shape.tokens) return kvc_stored_none(stored, e);
     if (kvc_quant_layout_init(&l, args, block, e)) return -1;
     const int status = decode_sections(&l, block, stored, e);

@@ -77,7 +77,6 @@ int kvc_quant_lower(const struct kvc_stage_args *args, const struct kvc_stored *
                     struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     struct kvc_quant_layout l;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_QUANT, &block->shape);
-    if (stored->n_side) return kvc_stored_no_side(stored, e);
     if (!block->shape.tokens) return kvc_stored_none(stored, e);
     if (kvc_quant_layout_init(&l, args, block, e)) return -1;
     const int status = lower_sections(&l, stored, block->residual, program, &op, e);

@@ -239,7 +239,7 @@ const struct kvc_stage kvc_stage_steps = {
     .name = "steps",
     .summary = "finer steps for tokens that get attention",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS |
-             KVC_STAGE_POSITIONS | KVC_STAGE_QUERIES,
+             KVC_STAGE_POSITIONS | KVC_STAGE_QUERIES | KVC_STAGE_SIDE,
     .args = arguments,
     .n_args = N_ARGS,
     .begin = steps_begin,
