@@ -74,7 +74,7 @@ struct kvc_cuda_options {
     uint64_t slot_bytes;
     unsigned multiprocessors; /* most that decoding holds; 0: all */
     int verify;               /* compute the digests on the device and compare them */
-    int64_t first, end;       /* positions [first, end) only; both 0: all */
+    uint64_t first, end;      /* positions [first, end) only; end 0: to the last */
     const uint8_t *layers;    /* layers[i] != 0: layer i is loaded; NULL: all */
     uint32_t n_layers;
     const char *profile; /* these three as in struct kvc_open_options */

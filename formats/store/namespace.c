@@ -104,6 +104,7 @@ static int describe(struct kvc_store_namespace *ns, const struct kvc_file *f,
 struct kvc_store_namespace *
 kvc_store_namespace_like(struct kvc_store *s, const struct kvc_file *f,
                          const struct kvc_store_namespace_options *options, struct kvc_error *e) {
+    if (KVC_NULL(e, s, f)) return NULL;
     struct kvc_store_namespace_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e)) return NULL;
     struct kvc_store_namespace *ns = new_namespace(s, &o, e);
@@ -196,6 +197,7 @@ static int settle_recipe(struct kvc_store_namespace *ns, const char *asked, stru
 struct kvc_store_namespace *
 kvc_store_namespace_named(struct kvc_store *s, const char *name,
                           const struct kvc_store_namespace_options *options, struct kvc_error *e) {
+    if (KVC_NULL(e, s, name)) return NULL;
     struct kvc_store_namespace_options o;
     struct search search = {.name = name};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e)) return NULL;

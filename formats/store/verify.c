@@ -153,6 +153,8 @@ static int open_namespaces(struct verifying *v, struct kvc_error *e) {
 
 int kvc_store_verify(struct kvc_store *s, const struct kvc_store_verify_options *options,
                      struct kvc_store_verified *verified, struct kvc_error *e) {
+    if (KVC_NULL(e, s)) return -1;
+    if (kvc_sized_check(verified, "kvc_store_verified", e)) return -1;
     struct verifying v = {.s = s};
     if (kvc_sized_take(&v.options, sizeof v.options, options, "kvc_store_verify_options", e))
         return -1;
@@ -163,5 +165,6 @@ int kvc_store_verify(struct kvc_store *s, const struct kvc_store_verify_options 
     for (size_t i = 0; i < v.n_ns; i++) kvc_store_namespace_close(v.ns[i]);
     free(v.ns);
     free(v.bad);
-    return status ? -1 : kvc_sized_give(verified, &v.sum, sizeof v.sum, "kvc_store_verified", e);
+    if (status) return -1;
+    return verified ? kvc_sized_give(verified, &v.sum, sizeof v.sum, "kvc_store_verified", e) : 0;
 }

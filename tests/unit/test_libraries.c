@@ -130,7 +130,7 @@ static void a_handle_of_the_store_is_whole(void **state) {
     assert_good(f = get_stored(s));
     assert_good(kvc_file_check(f, 1, e) == 0);
     check_rows(f);
-    const struct kvc_part_options half = {.size = sizeof half, .end = 256};
+    const struct kvc_select_options half = {.size = sizeof half, .end = 256};
     assert_good(part = kvc_file_select(f, &half, e));
     assert_good(kvc_file_pack_memory(part, NULL, &packed, &n, e) == 0);
     kvc_file_close(part);
