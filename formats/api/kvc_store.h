@@ -190,7 +190,7 @@ KVC_STORE_API struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *n
 struct kvc_store_put_options {
     size_t size;     /* of this struct */
     int wait;        /* return when it is stored, or was not */
-    int64_t seconds; /* to live; 0: as the tiers say */
+    int64_t seconds; /* to live; 0: as the tiers say; more than 10^12 count as 10^12 */
     int pin;
     /* to compute it anew, relative to other prefixes of its size; 0: 1 */
     double cost;

@@ -24,21 +24,21 @@ struct search {
     void (*answer)(struct search *x, struct kvc_call *c, size_t from);
 };
 
-int64_t kvc_find_time(const struct kvc_store *s, unsigned tier, int64_t timeout_us) {
-    if (timeout_us) return timeout_us;
-    return s->tier[tier].ops->remote ? s->options.timeout_us : s->options.local_timeout_us;
+kvc_instant kvc_find_until(const struct kvc_store *s, unsigned tier, int64_t timeout_us) {
+    const struct kvc_store_options *o = &s->options;
+    if (timeout_us) return kvc_after(timeout_us);
+    return kvc_after(s->tier[tier].ops->remote ? o->timeout_us : o->local_timeout_us);
 }
 
 /* Asks directories one after the other; then all other tiers at the same time, for what is left. */
 static void search_tiers(struct search *x) {
     struct kvc_store *s = x->s;
     struct kvc_call *remote[KVC_MAX_TIERS] = {NULL};
-    const kvc_instant now = kvc_now();
     for (unsigned i = 0; i < s->n_tiers; i++) {
         const size_t from = x->from;
         if (s->tier[i].ops->remote || from == x->n) continue;
         struct kvc_call *c = kvc_call_ask(s, i, x->op, x->object + from, x->n - from,
-                                          now + kvc_find_time(s, i, x->timeout_us));
+                                          kvc_find_until(s, i, x->timeout_us));
         if (c) x->answer(x, c, from);
         kvc_call_release(c);
     }
@@ -46,7 +46,7 @@ static void search_tiers(struct search *x) {
     for (unsigned i = 0; i < s->n_tiers && from < x->n; i++)
         if (s->tier[i].ops->remote)
             remote[i] = kvc_call_ask(s, i, x->op, x->object + from, x->n - from,
-                                     now + kvc_find_time(s, i, x->timeout_us));
+                                     kvc_find_until(s, i, x->timeout_us));
     for (unsigned i = 0; i < s->n_tiers; i++) {
         if (remote[i]) x->answer(x, remote[i], from);
         kvc_call_release(remote[i]);

@@ -5,9 +5,23 @@
 
 #include "formats/api/sized.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #define PUT_TIME 60000000 /* microseconds, of an object on a tier */
+/* Seconds that an object lives at most, some 31 000 years: sums with the time of day do not
+ * overflow, in any tier. */
+#define MOST_SECONDS INT64_C(1000000000000)
+
+static int take_options(struct kvc_store_put_options *o,
+                        const struct kvc_store_put_options *callers, struct kvc_error *e) {
+    if (kvc_sized_take(o, sizeof *o, callers, "kvc_store_put_options", e)) return -1;
+    if (o->seconds < 0)
+        return kvc_fail(e, KVC_ERR_USAGE, "an object cannot live for %" PRId64 " seconds",
+                        o->seconds);
+    if (o->seconds > MOST_SECONDS) o->seconds = MOST_SECONDS;
+    return 0;
+}
 
 /* A cache that is to be put. */
 struct put_job {
@@ -337,9 +351,7 @@ int kvc_store_put_name(struct kvc_store_namespace *ns, const struct kvc_store_na
     struct kvc_error why = {.code = KVC_OK};
     const struct kvc_chunk chunk = {.ns = ns, .name = name};
     uint64_t unasked;
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e) ||
-        kvc_named_object(ns, name, &object, e))
-        return -1;
+    if (take_options(&o, options, e) || kvc_named_object(ns, name, &object, e)) return -1;
     uint64_t *const stored_bytes = o.stored_bytes ? o.stored_bytes : &unasked;
     *stored_bytes = 0;
     if (has_first(s, &object, stored_bytes)) return 0;
@@ -485,7 +497,7 @@ int kvc_store_put(struct kvc_store_namespace *ns, const struct kvc_file *f,
                   const struct kvc_store_put_options *options, struct kvc_error *e) {
     if (KVC_NULL(e, ns, f)) return -1;
     struct kvc_store_put_options o;
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e)) return -1;
+    if (take_options(&o, options, e)) return -1;
     struct put_job *job = calloc(1, sizeof *job);
     if (!job) return kvc_fail_memory(e, "what is put");
     *job = (struct put_job){

@@ -33,7 +33,7 @@ int kvc_store_describe_tier(struct kvc_store *s, unsigned tier, int64_t timeout_
     struct kvc_store_tier_info own = {.objects = -1, .bytes = -1, .limit = -1};
     if (check_tier(s, tier, e)) return -1;
     const struct kvc_store_tier *t = &s->tier[tier];
-    const int failed = timeout_us && t->ops->facts(t->tier, &own, kvc_now() + timeout_us, e) != 0;
+    const int failed = timeout_us && t->ops->facts(t->tier, &own, kvc_after(timeout_us), e) != 0;
     own.url = t->url;
     own.scheme = t->ops->scheme;
     own.what = t->ops->what;
@@ -173,6 +173,8 @@ int kvc_store_clean(struct kvc_store *s, unsigned tier,
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_clean_options", e) ||
         check_tier(s, tier, e))
         return -1;
+    if (o.older < 0)
+        return kvc_fail(e, KVC_ERR_USAGE, "objects cannot be older than %" PRId64 " s", o.older);
     const struct kvc_store_tier *t = &s->tier[tier];
     if (!t->ops->clean) return lacks(t, "limits of its own", e);
     if (t->ops->clean(t->tier, &o, &own, e)) return -1;

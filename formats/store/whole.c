@@ -87,7 +87,7 @@ struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *ns, const int32
     kvc_count(s, KVC_COUNT_LOOKUPS, 1);
     kvc_count(s, KVC_COUNT_ASKED, n);
     for (unsigned l = 0; l < s->n_tiers && !f && !status; l++)
-        f = search_tier(&chunk, l, object, keys, kvc_now() + kvc_find_time(s, l, o.timeout_us), e);
+        f = search_tier(&chunk, l, object, keys, kvc_find_until(s, l, o.timeout_us), e);
     if (f) kvc_file_tokens(f, &n);
     if (f) kvc_count(s, KVC_COUNT_FOUND, n);
     free(object);
@@ -110,8 +110,8 @@ static struct kvc_file *read_named(struct kvc_store_namespace *ns,
     struct kvc_object object;
     const struct kvc_chunk chunk = {.ns = ns, .name = name};
     const kvc_instant began = kvc_now(),
-                      deadline = began +
-                                 (o->timeout_us ? o->timeout_us : s->options.load_timeout_us);
+                      deadline = kvc_after(o->timeout_us ? o->timeout_us
+                                                         : s->options.load_timeout_us);
     struct kvc_file *f = NULL;
     if (e) *e = (struct kvc_error){.code = KVC_OK};
     if (kvc_named_object(ns, name, &object, e)) return NULL;

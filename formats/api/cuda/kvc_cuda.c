@@ -419,7 +419,7 @@ int kvc_cuda_finish(struct kvc_cuda_plan *p, struct kvc_error *e) {
 }
 
 void kvc_cuda_cancel(struct kvc_cuda_plan *p) {
-    kvc_load_cancel(p->load);
+    if (p) kvc_load_cancel(p->load);
 }
 
 int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t n, void *dst,
