@@ -218,7 +218,7 @@ int cli_finish(int status) {
 
 /* --- opening --- */
 
-void cli_note(void *state, int number, const char *name, const char *text) {
+void cli_note(void *state, enum kvc_note number, const char *name, const char *text) {
     static const char *const hints[] = {
         [KVC_NOTE_HEADS_UNKNOWN] = "; give --model or --kv-heads",
         [KVC_NOTE_PAIRING_UNKNOWN] = "; give --model or --pairing",

@@ -18,7 +18,7 @@ const char *cli_target_names(void);
 const char *cli_recipe_names(void);
 /* Takes a range "A:B" of positions, or a list of layers, into a struct cli_selection. */
 struct cli_selection {
-    struct kvc_part_options selection;
+    struct kvc_select_options selection;
     uint8_t *layers; /* of the selection; the caller frees it */
     int given;       /* 1: only a part is wanted */
 };

@@ -158,7 +158,7 @@ static int diff_settle(struct settings *s) {
     if (cli_exclusive("json tsv")) return EXIT_TROUBLE;
     if (cli_given("json")) d->style = DIFF_JSON;
     if (s->tsv) d->style = DIFF_TSV;
-    const struct kvc_part_options *part = &s->part.selection;
+    const struct kvc_select_options *part = &s->part.selection;
     d->how.first = part->first < INT64_MAX ? part->first : INT64_MAX;
     d->how.end = part->end;
     d->how.layers = part->layers;

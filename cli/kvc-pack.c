@@ -52,7 +52,7 @@ static char *default_name(void *state, const char *path, const struct kvc_file *
 
 /* --- packing --- */
 
-static void say_note(void *state, int number, const char *name, const char *text) {
+static void say_note(void *state, enum kvc_note number, const char *name, const char *text) {
     const struct cli_pack *p = state;
     if (number != KVC_NOTE_PAIRING || p->job.verbose) cli_note(NULL, number, name, text);
 }

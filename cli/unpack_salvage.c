@@ -46,7 +46,7 @@ static struct range find_range(const struct kvc_file *f) {
 /* Returns 1 if queries or hidden states of the range were left out, as they are damaged. */
 static int lost_companions(const struct cli_unpack *u, const struct kvc_file *f,
                            const struct range *given) {
-    struct kvc_part_options asked = u->part.selection;
+    struct kvc_select_options asked = u->part.selection;
     if (given->companions || given->end <= 0) return 0;
     asked.end = (uint64_t)given->end;
     struct kvc_file *part = kvc_file_select(f, &asked, NULL);
@@ -59,7 +59,7 @@ static int lost_companions(const struct cli_unpack *u, const struct kvc_file *f,
  * new file was written. */
 static void say_salvaged(struct cli_unpack *u, const struct kvc_file *f, const struct range *given,
                          int as_it_was) {
-    const struct kvc_part_options *part = &u->part.selection;
+    const struct kvc_select_options *part = &u->part.selection;
     struct kvc_survey_info s = {.size = sizeof s};
     struct range all = find_range(f);
     kvc_file_survey(f, &s);

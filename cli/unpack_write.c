@@ -17,7 +17,7 @@ int unpack_check_dividing(const struct cli_unpack *u) {
 }
 
 /* Prints a note, with the names of options where a new file takes the place of the source's. */
-static void note(void *state, int number, const char *name, const char *text) {
+static void note(void *state, enum kvc_note number, const char *name, const char *text) {
     switch (number) {
     case KVC_NOTE_NEW_FILE:
         cli_warn("%s: packed without the source file's own bytes (with --join, --tokens, "

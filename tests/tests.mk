@@ -14,7 +14,7 @@ $B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 	$(LINK) $(WRAP) $< $B/libcli.a $B/libkvc.a -lcmocka $(LIBS)
 
 # the three libraries as a program links them, with the host in a GPU's place
-$B/tests/unit/test_libraries: $B/tests/unit/test_libraries.o $(FAKE_CUDA) $B/$(STORE_SO) $B/libkvc.so.$(VERSION)
+$B/tests/unit/test_libraries $B/tests/unit/test_arguments: %: %.o $(FAKE_CUDA) $B/$(STORE_SO) $B/libkvc.so.$(VERSION)
 	$(SAY) LD $@
 	$(LINK) $^ '-Wl,-rpath,$$ORIGIN/../..:$$ORIGIN/../cuda' -lcmocka $(LIBS)
 

@@ -63,7 +63,7 @@ static void attention_measures(struct cli_json *j, const struct kvc_attention_me
 }
 
 void diff_json_attention(struct cli_json *j, struct kvc_comparing *c) {
-    struct kvc_attention_measures m;
+    struct kvc_attention_measures m = {.size = sizeof m};
     const struct kvc_compared *k;
     cli_json_open(j, "attention", '[');
     for (size_t i = 0; kvc_comparing_attended(c, i, 0, &m); i++)

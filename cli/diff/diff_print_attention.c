@@ -32,7 +32,7 @@ static void say_kl(double kl) {
 void diff_print_attention(struct diff_comparison *d) {
     static const char heading[] =
         "#attention\tpart\tstream\tlayer\thead\tqueries\tlogit_rms\tkl\toutput_median\toutput_p99";
-    struct kvc_attention_measures m;
+    struct kvc_attention_measures m = {.size = sizeof m};
     const struct kvc_compared *k;
     if (!d->how.attention) return;
     if (d->style == DIFF_JSON) {

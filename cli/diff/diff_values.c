@@ -33,7 +33,7 @@ static void aligned(void *state, const char *text, int guessed) {
 
 static int compare_tensors(struct diff_comparison *d, const struct kvc_compared *pair,
                            struct kvc_error *e) {
-    struct kvc_error_sums sums = {.rows = 0};
+    struct kvc_error_sums sums = {.size = sizeof sums};
     struct kvc_difference all, *head;
     d->now = pair;
     d->opened = 0;

@@ -67,6 +67,7 @@ static int container_sections(struct dump_out *o, const struct dump_file *f, str
                                                  {NULL, 0}};
     struct kvc_piece_section *section = calloc(MAX_SECTIONS, sizeof *section);
     if (!section) return cli_no_memory(e, "a list of sections");
+    section->size = sizeof *section;
     dump_begin(o, f->source.name);
     dump_table(o, "records", "record", columns);
     struct dump_section_sizes sizes = {.n = 0};

@@ -197,7 +197,7 @@ static void points(struct cli_json *j, const char *key, const float (*pair)[2], 
 
 static int values(struct cli_json *j, const struct diff_comparison *d, struct kvc_error *e) {
     const struct diff_worst worst = diff_collect_worst(d->collected);
-    struct kvc_head_sample s;
+    struct kvc_head_sample s = {.size = sizeof s};
     if (!worst.tensor) return 0;
     const int status = kvc_comparing_sample(d->steps, worst.tensor->pair, worst.head, MAX_PAIRS,
                                             MAX_WORST, &s, e);
@@ -241,9 +241,9 @@ static int query(struct cli_json *j, const struct kvc_attention_weights *w, stru
 /* Writes the last query of the head whose attention drifts most, and if it is another the one that
  * drifts most. */
 static int queries(struct cli_json *j, struct diff_comparison *d, struct kvc_error *e) {
-    struct kvc_attention_weights last = {.n = 0}, worst = {.n = 0};
+    struct kvc_attention_weights last = {.size = sizeof last}, worst = {.size = sizeof worst};
     uint64_t head = 0;
-    struct kvc_attention_measures m;
+    struct kvc_attention_measures m = {.size = sizeof m};
     const struct kvc_compared *k = kvc_comparing_worst(d->steps, &head, &m);
     if (!k || d->reached != DIFF_AT_END) return 0;
     int status = kvc_comparing_query(d->steps, 1, &last, e);

@@ -58,7 +58,7 @@ static void say_worst(FILE *out, const struct diff_collected *c) {
 static void say_attention(FILE *out, struct kvc_comparing *c) {
     char text[160];
     uint64_t head;
-    struct kvc_attention_measures all, worst;
+    struct kvc_attention_measures all = {.size = sizeof all}, worst = {.size = sizeof worst};
     const struct kvc_compared *k = kvc_comparing_worst(c, &head, &worst);
     if (!k) return;
     kvc_comparing_attended_all(c, &all);
@@ -203,7 +203,7 @@ static void attention(struct kvc_comparing *c, FILE *out) {
                                                  {"output median", HTML_NUMBER | HTML_WIDE},
                                                  {"output p99", HTML_NUMBER},
                                                  {NULL, 0}};
-    struct kvc_attention_measures m;
+    struct kvc_attention_measures m = {.size = sizeof m};
     const struct kvc_compared *k;
     if (!kvc_comparing_attended(c, 0, 0, &m)) return;
     html_section(out, "attention", "Attention by head");

@@ -52,6 +52,7 @@ static int list(struct values *x, struct kvc_error *e) {
     x->tensor = calloc(ROLES * (size_t)MAX_TENSORS, sizeof *x->tensor);
     x->spread = calloc(ROLES * (size_t)MAX_TENSORS, sizeof *x->spread);
     if (!x->tensor || !x->spread) return cli_no_memory(e, "pictures of values");
+    x->spread->size = sizeof *x->spread;
     for (unsigned role = 0; role < ROLES; role++) {
         x->begin[role] = x->n;
         for (uint32_t l = 0; l < x->f->facts.layers; l++)
@@ -71,7 +72,7 @@ static void show_one(void *state, size_t i) {
 
 /* Returns 1 for an error that is no damage: something is needed to decode. */
 static int needs(const struct kvc_error *why) {
-    const int code = kvc_error_code(why);
+    const enum kvc_code code = kvc_error_code(why);
     return code == KVC_ERR_MODEL || code == KVC_ERR_UNSUPPORTED || code == KVC_ERR_USAGE;
 }
 

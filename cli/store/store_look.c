@@ -114,7 +114,7 @@ static int stat_object(struct store_tool *t, unsigned tier, const char *name) {
     struct kvc_store_object_info o = {.size = sizeof o};
     char age[32];
     const int known = kvc_store_object(t->s, tier, name, &o, t->e);
-    const int code = known < 0 ? kvc_error_code(t->e) : KVC_OK;
+    const enum kvc_code code = known < 0 ? kvc_error_code(t->e) : KVC_OK;
     if (code == KVC_ERR_USAGE && tier != UINT_MAX)
         return cli_usage("'%s' is no name of an object, as kvc-store ls -v prints them", name);
     if (code == KVC_ERR_USAGE || code == KVC_ERR_UNSUPPORTED)

@@ -7,14 +7,26 @@
  * options. A thread that closes a handle must be the only one that uses it. Texts have numbers with
  * a point, in whatever locale the program is.
  *
+ * A pointer that may be NULL is said to be so. Functions with a struct kvc_error refuse another one
+ * that is NULL (10), with a message that names the argument. Other functions return -1 where the
+ * struct for their results is NULL; their handles and texts must be there.
+ *
  *   struct kvc_error *e = kvc_error_new();
  *   struct kvc_file *f = kvc_file_open("prefix.kvc", NULL, e);
  *   if (!f) fprintf(stderr, "%s\n", kvc_error_message(e));
  *
  * Structs of options and results begin with their size, which the caller sets: {.size = sizeof
- * options}. Later versions add fields at the end. Programs that were built with an earlier kvc.h
- * keep working: fields that they do not know are zero. A library that is older than the program
- * refuses fields that it does not know, where they are not zero.
+ * options}. In an array that a function fills, the size of the first element is that of all, and
+ * the function sets the others. Later versions add fields at the end. Programs that were built with
+ * an earlier kvc.h keep working: fields that they do not know are zero. A library that is older
+ * than the program refuses fields that it does not know, where they are not zero. Structs that the
+ * library owns begin with their size in the library. Structs without a size are fixed: they keep
+ * their fields in all versions, and `reserved` ones are 0.
+ *
+ * Rows are told by (first, n): n of them from row `first` on. Positions are told by [first, end);
+ * in options, end 0 is "to the last". Strides are bytes, of type int64_t. Kinds of parts and
+ * layers, roles, dtypes and RoPE pairings are words, the same as in the tools, in metadata and in
+ * other languages; a later version may return words that a program does not know.
  *
  * Longer than 700 lines: it is all of the interface. */
 #ifndef KVC_H
@@ -44,19 +56,21 @@ struct kvc_error;
 /* NULL when out of memory; kvc_error_free(NULL) is legal */
 KVC_API struct kvc_error *kvc_error_new(void);
 KVC_API void kvc_error_free(struct kvc_error *e);
-KVC_API int kvc_error_code(const struct kvc_error *e);     /* enum kvc_code */
-KVC_API int kvc_error_severity(const struct kvc_error *e); /* enum kvc_severity */
+/* These tell what is in e. NULL, which kvc_error_new() returned: memory is short. */
+KVC_API enum kvc_code kvc_error_code(const struct kvc_error *e);
+KVC_API enum kvc_severity kvc_error_severity(const struct kvc_error *e);
 /* Byte offset in the input, or UINT64_MAX. */
 KVC_API uint64_t kvc_error_offset(const struct kvc_error *e);
-KVC_API int kvc_error_need(const struct kvc_error *e); /* enum kvc_need */
+KVC_API enum kvc_need kvc_error_need(const struct kvc_error *e);
 /* Plain words that name the file, the place and what is wrong; owned by e. */
 KVC_API const char *kvc_error_message(const struct kvc_error *e);
 /* A program's own errors, for one way of reporting: fills e (may be NULL) with a message in the
  * form of printf(). Returns -1. */
 KVC_API int kvc_error_set(struct kvc_error *e, enum kvc_code code, enum kvc_need need,
                           const char *format, ...) __attribute__((format(printf, 4, 5)));
-/* Puts "name: " before the message, unless it begins so already. Returns -1. */
+/* Puts "name: " before the message, unless it begins so already. Returns -1. e may be NULL. */
 KVC_API int kvc_error_about(struct kvc_error *e, const char *name);
+/* Copies an error, if neither is NULL. */
 KVC_API void kvc_error_copy(struct kvc_error *to, const struct kvc_error *from);
 
 /* What a call did that its caller may want to know, and that is no error. Stable numbers. */
@@ -84,7 +98,7 @@ enum kvc_note {
     KVC_NOTE_NEW_FILE_OF_FORMAT = 29
 };
 /* Gets a note: its number, the name of the file it is about, and a line of text. */
-typedef void kvc_note_fn(void *state, int number, const char *name, const char *text);
+typedef void kvc_note_fn(void *state, enum kvc_note number, const char *name, const char *text);
 
 /* Gets the progress of a call in bytes; `total` is 0 if it is unknown. Returns 0, or another number
  * to cancel the call. It is called in the thread of the caller. */
@@ -165,15 +179,21 @@ KVC_API struct kvc_file *kvc_file_open_memory(const void *data, size_t size,
                                               struct kvc_error *e);
 
 /* What stands at a position beside its token: the hash of an image, of embeddings, or the program's
- * own. */
+ * own (kvc.5, prefix.extras). */
+enum kvc_prefix_tag {
+    KVC_PREFIX_MEDIA = 1,
+    KVC_PREFIX_EMBEDDINGS = 2,
+    KVC_PREFIX_OWN = 3 /* the program's */
+};
+/* Fixed. */
 struct kvc_prefix_extra {
     uint64_t position;
-    unsigned tag; /* 1 media, 2 embeddings, 3 the user's own */
+    enum kvc_prefix_tag tag;
     const void *bytes;
     size_t size;
 };
 /* A selection of tokens and layers. */
-struct kvc_part_options {
+struct kvc_select_options {
     size_t size;           /* of this struct */
     uint64_t first, end;   /* positions [first, end); end 0: to the last */
     const uint8_t *layers; /* layers[i] != 0 keeps layer i < n_layers; NULL: all */
@@ -195,7 +215,8 @@ struct kvc_part_options {
  * prefix keys, and gets a parent (prefix.parent), where those of f are known from position 0 or its
  * parent on. */
 KVC_API struct kvc_file *kvc_file_select(const struct kvc_file *f,
-                                         const struct kvc_part_options *part, struct kvc_error *e);
+                                         const struct kvc_select_options *part,
+                                         struct kvc_error *e);
 /* Returns a handle of n files, which must stay open, as one cache. how "tokens" or NULL: the files
  * are consecutive blocks of one text, in order; positions must follow each other, or else all count
  * from 0 and the order of the files gives them. how "heads": the files hold the KV heads of the
@@ -260,7 +281,7 @@ KVC_API size_t kvc_file_meta_size(const struct kvc_file *f, const char *key);
 KVC_API const char *kvc_file_meta(const struct kvc_file *f, const char *key, char *text,
                                   size_t size);
 /* Token ids, in order of position; owned by f; NULL and 0 when the file has none. They begin at
- * position 0, or where the metadata key tokens.first says. */
+ * position 0, or where the metadata key tokens.first says. n may be NULL. */
 KVC_API const int32_t *kvc_file_tokens(const struct kvc_file *f, uint64_t *n);
 /* Sets *common to the number of leading tokens that the cache shares with n token ids. Exact where
  * the file has token ids; where it has prefix keys only, whole runs of 256 tokens are found. In a
@@ -326,7 +347,7 @@ struct kvc_check_report {
     struct kvc_file *damaged;
 };
 /* Opens a path and checks it. Returns 0: it is whole; 1: it is a damaged .kvc, and *e has the first
- * damage, without the file's name; -1: trouble. */
+ * damage, without the file's name; -1: trouble. `report` may be NULL. */
 KVC_API int kvc_check(const char *path, const struct kvc_open_options *options,
                       const struct kvc_check_options *how, struct kvc_check_report *report,
                       struct kvc_error *e);
@@ -343,7 +364,8 @@ struct kvc_head_stats {
     uint64_t worst_channel; /* the channel of largest rms */
     double worst_rms;
 };
-/* Fills head[0] to head[n - 1]; n is info.heads of the tensor. Reads all of the tensor. */
+/* Fills head[0] to head[n - 1], of which the caller has set head[0].size; n is info.heads of the
+ * tensor. Reads all of the tensor. */
 KVC_API int kvc_file_stats(const struct kvc_file *f, uint32_t tensor, struct kvc_head_stats *head,
                            uint64_t n, struct kvc_error *e);
 
@@ -467,7 +489,7 @@ struct kvc_memory_array {
     const char *dtype;
     uint64_t heads, dim;
     void *data;
-    uint64_t page, token, head, channel; /* strides, bytes */
+    int64_t page, token, head, channel; /* strides, bytes; below 0 they are refused */
     /* 0: as many as the memory has. Less: the last ones, as of a layer with a sliding window, or of
      * queries; not with pages. */
     uint64_t tokens;
@@ -523,15 +545,17 @@ KVC_API int kvc_file_load(const struct kvc_file *f, const struct kvc_memory *m,
                           const struct kvc_load_how *options, struct kvc_error *e);
 
 /* Where value (layer, K or V, page, token of the page, head, channel) of a pool lies, in bytes from
- * a base. */
+ * a base. Fixed. */
 struct kvc_pool_strides {
     int64_t layer, kv, page, token, head, dim;
+    int64_t reserved[2]; /* 0 */
 };
 
 /* How an engine lays out its pool of pages: the order of the axes, outermost first, out of L
  * (layer), 2 (K and V), B (page), T (token of a page), H (head), D (channel), C (K and V of a head
- * side by side); those before '/' are separate allocations. */
+ * side by side); those before '/' are separate allocations. The library alone makes them. */
 struct kvc_pool_layout {
+    size_t size;        /* of this struct in the library */
     const char *name;   /* "vllm-flash" */
     const char *axes;   /* "L/2BTHD" */
     const char *k_axes; /* of K, where it lies otherwise than V; NULL: as V */
@@ -542,16 +566,18 @@ KVC_API const struct kvc_pool_layout *kvc_pool_layout_at(size_t i);
 /* NULL: there is none of that name. */
 KVC_API const struct kvc_pool_layout *kvc_pool_layout_find(const char *name);
 
-/* Sizes of an engine's pool. */
+/* Sizes of an engine's pool. Fixed. */
 struct kvc_pool {
     uint64_t layers, pages, page_size, heads, dim;
     uint64_t value_bytes; /* of one value: 1, 2 or 4 */
+    uint64_t reserved[2]; /* 0 */
 };
 /* Strides of K and of V in a densely packed pool. Returns how many allocations it consists of: 1,
  * layers (layer 0, 1, ...) or 2 * layers (layer 0 K, layer 0 V, layer 1 K, ...), whatever the order
  * in which the engine itself lists them. Axes that a layout lacks, or that tell allocations apart,
  * get stride 0; without H the pool must have one head. -1 for sizes of 0, for values that are not
- * of 1, 2 or 4 bytes, and when an allocation would have more than 2^63 - 1 bytes. */
+ * of 1, 2 or 4 bytes, where `reserved` is not 0, and when an allocation would have more than 2^63 -
+ * 1 bytes. */
 KVC_API int64_t kvc_pool_layout_strides(const struct kvc_pool_layout *layout,
                                         const struct kvc_pool *pool, struct kvc_pool_strides *k,
                                         struct kvc_pool_strides *v);
@@ -565,14 +591,15 @@ KVC_API int kvc_pool_arrays(const struct kvc_pool_layout *layout, const struct k
 
 /* --- writing --- */
 
-/* Takes n bytes of output. Returns 0, or another number to stop with an input/output error. */
+/* Takes n bytes of output. Returns 0, or another number to stop with an input/output error. May be
+ * NULL where the options have another one (put). */
 typedef int kvc_write_fn(void *state, const void *data, size_t n);
 /* Takes n bytes of output that begin at an offset, from any thread and in any order. Returns as
  * kvc_write_fn does. */
 typedef int kvc_put_fn(void *state, uint64_t offset, const void *data, size_t n);
 
 /* The fit of a profile to the numbers of a layer: mean square of coefficients of K and of V to the
- * profile's. */
+ * profile's. Fixed. */
 struct kvc_layer_fit {
     uint32_t layer;
     double ratio[2];
@@ -605,7 +632,8 @@ struct kvc_write_report {
     uint32_t n_layers;
     void *owned;
 };
-/* Frees what the report points to, also of one that was never filled but for its size. */
+/* Frees what the report points to, also of one that was never filled but for its size. NULL is
+ * legal. */
 KVC_API void kvc_write_report_free(struct kvc_write_report *r);
 
 struct kvc_write_options {
@@ -729,7 +757,8 @@ KVC_API void kvc_shared_profile_close(struct kvc_profile *p);
  * error: there is none, or the recipe takes none. */
 KVC_API struct kvc_profile *kvc_shared_profile_choose(const struct kvc_file *f,
                                                       const struct kvc_write_options *options);
-/* Opens the profile of this hash, from these folders; `model`, its name, is for the message. */
+/* Opens the profile of this hash, from these folders; `model`, its name, is for the message, and
+ * may be NULL. */
 KVC_API struct kvc_profile *kvc_shared_profile_find(const uint8_t sha256[32], const char *model,
                                                     struct kvc_error *e);
 /* Returns 1 if readers of the .kvc at `path` (NULL: of bytes in no folder) find the profile without

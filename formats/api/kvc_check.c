@@ -11,6 +11,7 @@
 #include <string.h>
 
 int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return -1;
     const struct kvc_file *whole = kvc_file_whole(f);
     const struct kvc_survey *s = whole->survey;
     if (f->check) return f->check(f, threads, e);
@@ -107,6 +108,8 @@ static int check_path(const char *path, struct kvc_file_opening *by, struct kvc_
 int kvc_check(const char *path, const struct kvc_open_options *options,
               const struct kvc_check_options *how, struct kvc_check_report *report,
               struct kvc_error *e) {
+    if (KVC_NULL(e, path)) return -1;
+    if (kvc_sized_check(report, "kvc_check_report", e)) return -1;
     struct kvc_check_report own = {0};
     struct kvc_check_options h;
     struct kvc_file_opening by;
@@ -122,11 +125,13 @@ int kvc_check(const char *path, const struct kvc_open_options *options,
 }
 
 int kvc_file_check_hashes(const struct kvc_file *f, struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return -1;
     if (!kvc_cache_is_container(f->cache)) return 0;
     return kvc_container_check_hashes(f->cache, e);
 }
 
 int kvc_file_check_rows(const struct kvc_file *f, struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return -1;
     struct kvc_rows rows;
     if (kvc_rows_look(&rows, f->cache, e) || kvc_rows_refuse(&rows, e))
         return kvc_error_prefix(e, f->name);

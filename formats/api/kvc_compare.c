@@ -15,6 +15,7 @@
 #include <string.h>
 
 int kvc_file_borrow_layers(struct kvc_file *f, const struct kvc_file *from, struct kvc_error *e) {
+    if (KVC_NULL(e, f, from)) return -1;
     return kvc_layers_borrow(f->opened.cache, from->cache, e);
 }
 
@@ -45,6 +46,7 @@ struct kvc_comparing *kvc_comparing_new(const struct kvc_file *a, const struct k
                                         const struct kvc_compare_how *how,
                                         const struct kvc_compare_detail *detail,
                                         struct kvc_error *e) {
+    if (KVC_NULL(e, a, b)) return NULL;
     struct kvc_compare_how h;
     struct kvc_compare_detail d;
     if (kvc_sized_take(&h, sizeof h, how, "kvc_compare_how", e) ||
@@ -61,8 +63,11 @@ struct kvc_comparing *kvc_comparing_new(const struct kvc_file *a, const struct k
     c->options.name[1] = b->name;
     c->options.report = d.value;
     c->options.state = d.state;
-    c->groups = (struct kvc_groups){
-        .by = d.by, .worst = d.worst, .all = d.all, .give = d.group, .state = d.state};
+    c->groups = (struct kvc_groups){.by = d.group ? d.by : KVC_GROUP_NONE,
+                                    .worst = d.worst,
+                                    .all = d.all,
+                                    .give = d.group,
+                                    .state = d.state};
     if (!take_how(c, &h, e) && !kvc_comparing_begin(c, e) &&
         (!h.attention || kvc_comparing_queries(c, e)))
         return c;
@@ -145,7 +150,7 @@ static int add_tensor(struct kvc_comparing *c, const struct kvc_compared *t,
 }
 
 static int add_attention(struct kvc_comparing *c, struct kvc_comparison *r, struct kvc_error *e) {
-    struct kvc_attention_measures m;
+    struct kvc_attention_measures m = {.size = sizeof m};
     if (kvc_comparing_attention(c, e)) return -1;
     kvc_comparing_attended_all(c, &m);
     r->queries = m.queries;
@@ -182,6 +187,7 @@ static int tokens_differ(const struct kvc_cache *a, const struct kvc_cache *b) {
 int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b,
                      const struct kvc_compare_how *how, struct kvc_comparison *result,
                      struct kvc_error *e) {
+    if (KVC_NULL(e, a, b, result)) return -1;
     struct kvc_compare_how o;
     struct kvc_comparison r = {.size = sizeof r};
     if (kvc_sized_take(&o, sizeof o, how, "kvc_compare_how", e)) return -1;
@@ -196,6 +202,7 @@ int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b,
 
 int kvc_file_stats(const struct kvc_file *f, uint32_t tensor, struct kvc_head_stats *head,
                    uint64_t n, struct kvc_error *e) {
+    if (KVC_NULL(e, f, head)) return -1;
     const struct kvc_cache *c = f->cache;
     if (tensor >= c->n_tensors || n != c->tensor[tensor].shape.heads)
         return kvc_fail(e, KVC_ERR_USAGE,
@@ -215,8 +222,7 @@ int kvc_file_stats(const struct kvc_file *f, uint32_t tensor, struct kvc_head_st
             .worst_channel = stats[h].worst_channel,
             .worst_rms = stats[h].worst_rms,
         };
-        status = kvc_sized_give((char *)head + h * head->size, &own, sizeof own, "kvc_head_stats",
-                                e);
+        status = kvc_sized_give_at(head, h, &own, sizeof own, "kvc_head_stats", e);
     }
     free(stats);
     return status;

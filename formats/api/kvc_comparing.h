@@ -17,7 +17,7 @@ struct kvc_error;
 struct kvc_comparing;
 
 /* The errors of pairs of values: of a head, a tensor, a channel, a position, or all. A pair is
- * finite when neither value is NaN or infinite; measures are over finite pairs. */
+ * finite when neither value is NaN or infinite; measures are over finite pairs. Fixed. */
 struct kvc_difference {
     uint64_t values;     /* pairs that were compared */
     uint64_t differ;     /* pairs that do not count as equal */
@@ -32,6 +32,7 @@ struct kvc_difference {
     /* finite pairs in the sums below; 0 in tensors whose bytes are all equal */
     uint64_t finite;
     double aa, bb, ab, dd; /* sums of a^2, b^2, ab and (a - b)^2 */
+    uint64_t reserved[4];  /* 0 */
 };
 /* Adds `part` to `total` (zeroed at first) and computes total's measures again. */
 KVC_API void kvc_difference_add(struct kvc_difference *total, const struct kvc_difference *part);
@@ -40,23 +41,27 @@ KVC_API void kvc_difference_add(struct kvc_difference *total, const struct kvc_d
  * value of float32, and the difference of any two, has an octave. */
 #define KVC_OCTAVES 279
 #define KVC_OCTAVE_0 149
-/* Sums over finite pairs of values. */
+/* Sums over finite pairs of values. Fixed. */
 struct kvc_error_sum {
     double dd, aa; /* of (a - b)^2 and of a^2 */
 };
 /* The errors of one tensor by row, by channel and by size. They stay 0 for a tensor whose stored
  * bytes are equal: its values are not looked at. */
 struct kvc_error_sums {
+    size_t size;                   /* of this struct; set by the caller */
     uint64_t rows, channels;       /* matched rows, and values of a row: heads before channels */
     struct kvc_error_sum *row;     /* for each matched row, in order */
     struct kvc_error_sum *channel; /* for each value of a row */
     uint64_t octave[KVC_OCTAVES], zero, nonfinite; /* of |a - b| */
 };
-/* May be called on a zeroed struct. */
+/* Frees what it points to, also of one that was never filled but for its size; NULL is legal.
+ * Likewise the others below. */
 KVC_API void kvc_error_sums_free(struct kvc_error_sums *s);
 
-/* Matching tensors of two caches, a and b: of equal part, layer and role. */
+/* Matching tensors of two caches, a and b: of equal part, layer and role. The library alone makes
+ * them. */
 struct kvc_compared {
+    size_t size;      /* of this struct in the library */
     size_t number;    /* for kvc_comparing_pair() */
     const char *part; /* "live", "window", "state", "snapshot", "companion" */
     uint32_t stream, snapshot;
@@ -87,6 +92,7 @@ enum kvc_group_by {
 /* The largest `worst`. */
 #define KVC_GROUPS_WORST (UINT64_C(1) << 16)
 struct kvc_group {
+    size_t size; /* of this struct in the library */
     /* its part and role; its layer, unless the group is a position */
     const struct kvc_compared *pair;
     uint64_t head, channel; /* 0 unless the group is a head or a channel */
@@ -107,7 +113,7 @@ struct kvc_compare_detail {
     /* give the `worst` groups of the largest relative error (frobenius) alone; 0: all, in order */
     uint64_t worst;
     int all;              /* also groups without a difference */
-    kvc_group_fn *group;  /* with the group `by` */
+    kvc_group_fn *group;  /* with the group `by`; NULL: not wanted */
     kvc_report_fn *value; /* NULL: not wanted */
     void *state;
 };
@@ -130,8 +136,8 @@ KVC_API int kvc_comparing_align(struct kvc_comparing *c,
 /* Pair i, in order of parts, layers and roles; NULL past the last. It lives as long as c. */
 KVC_API const struct kvc_compared *kvc_comparing_pair(const struct kvc_comparing *c, size_t i);
 /* Compares a pair that has heads and rows. Returns the errors of its heads, which the caller frees
- * with free(), and their sum in *all; NULL with *e. `sums` (may be NULL) must be freed, after a
- * failure too. */
+ * with free(), and their sum in *all; NULL with *e. `sums` (may be NULL) must be freed, and is
+ * empty after a failure. */
 KVC_API struct kvc_difference *
 kvc_comparing_tensor(struct kvc_comparing *c, const struct kvc_compared *pair,
                      struct kvc_difference *all, struct kvc_error_sums *sums, struct kvc_error *e);
@@ -143,13 +149,14 @@ KVC_API void kvc_comparing_positions(const struct kvc_comparing *c, const struct
 
 /* A bounded sample of the finite pairs of values of a head. */
 struct kvc_head_sample {
+    size_t size;       /* of this struct; set by the caller */
     uint64_t values;   /* finite pairs of the head */
     size_t n, n_worst; /* pairs in `value` and in `worst` */
     float (*value)[2]; /* spread evenly over matched rows and channels; owned */
     float (*worst)[2]; /* the pairs with the largest |a - b| above 0, the largest first; owned */
 };
 /* Takes at most `most` and `most_worst` pairs of a head of a pair that has heads and rows. The
- * sample must be freed, after a failure too. */
+ * sample must be freed, and is empty after a failure. */
 KVC_API int kvc_comparing_sample(const struct kvc_comparing *c, const struct kvc_compared *pair,
                                  uint64_t head, size_t most, size_t most_worst,
                                  struct kvc_head_sample *out, struct kvc_error *e);
@@ -157,24 +164,27 @@ KVC_API void kvc_head_sample_free(struct kvc_head_sample *s);
 
 /* Measures of attention, as in struct kvc_comparison; 0 when nothing was measured. */
 struct kvc_attention_measures {
+    size_t size; /* of this struct; set by the caller */
     uint64_t queries;
     double logit_rms, kl, output_median, output_p99;
 };
 /* Measures what the differences do to attention; needs queries. */
 KVC_API int kvc_comparing_attention(struct kvc_comparing *c, struct kvc_error *e);
 /* Returns K of layer i that was measured, and *m of a KV head; NULL past the last layer or head,
- * and where c is NULL, likewise below. */
+ * where m->size is not set, and where c is NULL, likewise below. */
 KVC_API const struct kvc_compared *kvc_comparing_attended(struct kvc_comparing *c, size_t i,
                                                           uint64_t head,
                                                           struct kvc_attention_measures *m);
-/* Fills *m with the measures over all layers and heads, 0 where there are none. */
-KVC_API void kvc_comparing_attended_all(struct kvc_comparing *c, struct kvc_attention_measures *m);
+/* Fills *m with the measures over all layers and heads, 0 where there are none. -1 when m->size is
+ * not set. */
+KVC_API int kvc_comparing_attended_all(struct kvc_comparing *c, struct kvc_attention_measures *m);
 /* Returns K of the layer, and *head, whose attention changes most by KL divergence; NULL: none. */
 KVC_API const struct kvc_compared *kvc_comparing_worst(struct kvc_comparing *c, uint64_t *head,
                                                        struct kvc_attention_measures *m);
 
 /* The probabilities of one query, over the n rows that it sees. */
 struct kvc_attention_weights {
+    size_t size;      /* of this struct; set by the caller */
     uint64_t head;    /* query head */
     int64_t position; /* of the query */
     double kl;        /* KL(p of a || p of b), nats */
@@ -183,8 +193,8 @@ struct kvc_attention_weights {
     float *p[2];      /* of a and of b; owned */
 };
 /* Finds, of the queries that read that worst head, the one with the largest KL divergence, or with
- * `last` of those at the last position from which a row is seen. *out must be freed, after a
- * failure too. */
+ * `last` of those at the last position from which a row is seen. *out must be freed, and is empty
+ * after a failure. */
 KVC_API int kvc_comparing_query(struct kvc_comparing *c, int last,
                                 struct kvc_attention_weights *out, struct kvc_error *e);
 KVC_API void kvc_attention_weights_free(struct kvc_attention_weights *w);

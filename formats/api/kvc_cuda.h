@@ -74,7 +74,7 @@ struct kvc_cuda_options {
     uint64_t slot_bytes;
     unsigned multiprocessors; /* most that decoding holds; 0: all */
     int verify;               /* compute the digests on the device and compare them */
-    int64_t first, end;       /* positions [first, end) only; both 0: all */
+    uint64_t first, end;      /* positions [first, end) only; end 0: to the last */
     const uint8_t *layers;    /* layers[i] != 0: layer i is loaded; NULL: all */
     uint32_t n_layers;
     const char *profile; /* these three as in struct kvc_open_options */
@@ -133,7 +133,7 @@ KVC_CUDA_API int kvc_cuda_load(struct kvc_cuda_plan *p, void *stream, struct kvc
  * digest it should. */
 KVC_CUDA_API int kvc_cuda_finish(struct kvc_cuda_plan *p, struct kvc_error *e);
 /* From any thread: the kvc_cuda_load() that is under way, or else the next, stops as soon as it can
- * and fails. */
+ * and fails. NULL is legal. */
 KVC_CUDA_API void kvc_cuda_cancel(struct kvc_cuda_plan *p);
 /* Rows [first, first + n) of tensor i back to host memory, dense; waits. For memory of the plan's
  * own, once finished. */

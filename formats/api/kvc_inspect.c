@@ -63,6 +63,7 @@ int kvc_file_describe(const struct kvc_file *f, struct kvc_file_facts *facts) {
 }
 
 int kvc_file_extras(const struct kvc_file *f, uint64_t *n, struct kvc_error *e) {
+    if (KVC_NULL(e, f, n)) return -1;
     struct kvc_extra *item;
     size_t items;
     if (kvc_extras_list(&f->cache->meta, &item, &items, e)) return kvc_error_prefix(e, f->name);
@@ -133,7 +134,7 @@ int kvc_file_tensor_more(const struct kvc_file *f, uint32_t i, struct kvc_tensor
     return kvc_sized_give(m, &own, sizeof own, "kvc_tensor_more", NULL);
 }
 
-/* Refuses the number of a tensor that there is not. */
+/* Refuses the number of a tensor that is not there. */
 static int no_tensor(const struct kvc_file *f, uint32_t tensor, struct kvc_error *e) {
     if (tensor < f->cache->n_tensors) return 0;
     return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no such tensor", f->name);
@@ -141,6 +142,8 @@ static int no_tensor(const struct kvc_file *f, uint32_t tensor, struct kvc_error
 
 int kvc_file_transform(const struct kvc_file *f, uint32_t tensor, char *text, size_t size,
                        struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return -1;
+    if (size && KVC_NULL(e, text)) return -1;
     if (no_tensor(f, tensor, e)) return -1;
     if (size) *text = '\0';
     if (!kvc_cache_is_container(f->cache)) return 0;
@@ -168,11 +171,14 @@ int kvc_file_cell(const struct kvc_file *f, uint32_t part, uint64_t cell,
 }
 
 int64_t *kvc_file_token_positions(const struct kvc_file *f, struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return NULL;
     return kvc_cache_token_positions(f->cache, e);
 }
 
 int kvc_file_match_how(const struct kvc_file *f, const int32_t *tokens, uint64_t n,
                        struct kvc_match_info *info, struct kvc_error *e) {
+    if (KVC_NULL(e, f, info)) return -1;
+    if (n && KVC_NULL(e, tokens)) return -1;
     struct kvc_prefix_matched m;
     if (kvc_prefix_match(f->cache, tokens, n, &m, e)) return kvc_error_prefix(e, f->name);
     const struct kvc_match_info own = {.common = m.common, .first = m.first, .by_keys = m.by_keys};
@@ -183,7 +189,8 @@ int kvc_file_match_how(const struct kvc_file *f, const int32_t *tokens, uint64_t
 
 /* Describes a section; returns what the caller gets. */
 static struct kvc_piece_section section_of(const struct kvc_section *s) {
-    return (struct kvc_piece_section){.type = kvc_section_name(s->type),
+    return (struct kvc_piece_section){.size = sizeof(struct kvc_piece_section),
+                                      .type = kvc_section_name(s->type),
                                       .coder = kvc_coder_name(s->coder),
                                       .stage = s->stage == KVC_NO_STAGE ? -1 : s->stage,
                                       .index = s->index,
@@ -199,9 +206,11 @@ static int find_record(const struct kvc_cache *c, uint64_t i, struct kvc_piece_i
     const unsigned most = room < MOST ? (unsigned)room : MOST;
     if (section && !(list = kvc_alloc(most, sizeof *list)))
         return kvc_fail_memory(e, "a list of sections");
-    const int status = kvc_container_record(c, i, &r, list, most, e);
-    for (unsigned s = 0; section && !status && s < r.n_sections && s < most; s++)
-        section[s] = section_of(&list[s]);
+    int status = kvc_container_record(c, i, &r, list, most, e);
+    for (unsigned s = 0; section && !status && s < r.n_sections && s < most; s++) {
+        const struct kvc_piece_section one = section_of(&list[s]);
+        status = kvc_sized_give_at(section, s, &one, sizeof one, "kvc_piece_section", e);
+    }
     free(list);
     if (status) return -1;
     *own = (struct kvc_piece_info){.kind = kvc_record_name(r.type),
@@ -230,6 +239,7 @@ static void find_extent(const struct kvc_cache *c, uint64_t i, struct kvc_piece_
 
 int kvc_file_piece(const struct kvc_file *f, uint64_t i, struct kvc_piece_info *info,
                    struct kvc_piece_section *section, size_t room, struct kvc_error *e) {
+    if (KVC_NULL(e, f, info)) return -1;
     const struct kvc_cache *c = f->cache;
     struct kvc_piece_info own;
     if (kvc_cache_is_container(c)) {
@@ -246,6 +256,8 @@ int kvc_file_piece(const struct kvc_file *f, uint64_t i, struct kvc_piece_info *
 
 int kvc_file_read_floats(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n,
                          float *dst, struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return -1;
+    if (n && KVC_NULL(e, dst)) return -1;
     if (no_tensor(f, tensor, e)) return -1;
     uint8_t *rows = kvc_alloc(n, kvc_row_bytes(&f->cache->tensor[tensor].shape));
     int status = rows ? kvc_file_read(f, tensor, first, n, rows, e) : kvc_fail_memory(e, "values");
@@ -253,6 +265,11 @@ int kvc_file_read_floats(const struct kvc_file *f, uint32_t tensor, uint64_t fir
         status = kvc_error_prefix(e, f->name);
     free(rows);
     return status;
+}
+
+static int give_spread(struct kvc_value_spread *spread, size_t i,
+                       const struct kvc_value_spread *own, struct kvc_error *e) {
+    return kvc_sized_give_at(spread, i, own, sizeof *own, "kvc_value_spread", e);
 }
 
 struct spreading {
@@ -264,8 +281,8 @@ struct spreading {
     struct kvc_value_spread *spread;
 };
 
-/* Fills what the caller gets from the sums. */
-static int give_spread(struct kvc_value_spread *s, const struct kvc_value_sums *sums,
+/* Reads what the caller gets from the sums. */
+static int read_spread(struct kvc_value_spread *s, const struct kvc_value_sums *sums,
                        struct kvc_error *e) {
     if (!(s->rms = kvc_alloc(sums->channels, sizeof *s->rms)))
         return kvc_fail_memory(e, "sums of values");
@@ -281,15 +298,16 @@ static int give_spread(struct kvc_value_spread *s, const struct kvc_value_sums *
 static int spread_one(void *state, uint64_t item, void **result, struct kvc_error *e) {
     struct spreading *x = state;
     struct kvc_value_sums sums;
+    struct kvc_value_spread own = {.size = sizeof own};
     struct kvc_error *why = kvc_error_new();
     (void)result;
     if (!why) return kvc_fail_memory(e, "an error");
     int status = kvc_value_sums_take(x->c, x->tensor[item], x->most_rows, &sums, why);
-    if (!status) status = give_spread(&x->spread[item], &sums, why);
+    if (!status) status = read_spread(&own, &sums, why);
     kvc_value_sums_free(&sums);
-    if (status) x->spread[item].error = why;
+    if (status) own.error = why;
     else kvc_error_free(why);
-    return 0;
+    return give_spread(x->spread, (size_t)item, &own, e);
 }
 
 static int spread_done(void *state, uint64_t item, void *result, struct kvc_error *e) {
@@ -303,17 +321,23 @@ static int spread_done(void *state, uint64_t item, void *result, struct kvc_erro
 int kvc_file_value_spread(const struct kvc_file *f, const uint32_t *tensor, size_t n,
                           uint64_t most_rows, void (*done)(void *state, size_t i), void *state,
                           struct kvc_value_spread *spread, struct kvc_error *e) {
+    static const struct kvc_value_spread empty = {.size = sizeof empty};
+    if (KVC_NULL(e, f)) return -1;
+    if (n && KVC_NULL(e, tensor, spread)) return -1;
     struct spreading x = {f->cache, tensor, most_rows, done, state, spread};
     const struct kvc_job job = {.n = n, .work = spread_one, .commit = spread_done, .state = &x};
-    for (size_t i = 0; i < n; i++) spread[i] = (struct kvc_value_spread){.rows = 0};
+    for (size_t i = 0; i < n; i++)
+        if (give_spread(spread, i, &empty, e)) return -1;
     for (size_t i = 0; i < n; i++)
         if (no_tensor(f, tensor[i], e)) return -1;
     return kvc_parallel(&job, kvc_cache_threads(f->cache, 0), e);
 }
 
 void kvc_value_spread_free(struct kvc_value_spread *spread, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        free(spread[i].rms);
-        kvc_error_free(spread[i].error);
+    for (size_t i = 0; spread && i < n; i++) {
+        struct kvc_value_spread *s = kvc_sized_at(spread, i);
+        free(s->rms);
+        kvc_error_free(s->error);
+        kvc_sized_clear(s);
     }
 }

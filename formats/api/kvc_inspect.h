@@ -141,13 +141,14 @@ struct kvc_piece_info {
 };
 /* A section of a record. */
 struct kvc_piece_section {
+    size_t size; /* of this struct; set by the caller */
     const char *type, *coder;
     int stage; /* of the pipeline; -1: none */
     unsigned index;
     uint64_t stored, decoded; /* bytes */
 };
 /* Reads and checks the directory of a record. `section` (may be NULL) gets up to `room` of
- * them; a record has at most 65536. */
+ * them, of which the caller has set section[0].size; a record has at most 65536. */
 KVC_API int kvc_file_piece(const struct kvc_file *f, uint64_t i, struct kvc_piece_info *info,
                            struct kvc_piece_section *section, size_t room, struct kvc_error *e);
 
@@ -160,6 +161,7 @@ KVC_API int kvc_file_read_floats(const struct kvc_file *f, uint32_t tensor, uint
 
 /* Values of a tensor by channel and by size. */
 struct kvc_value_spread {
+    size_t size;             /* of this struct; set by the caller */
     uint64_t rows, channels; /* rows that were read, and values of a row */
     double *rms;             /* of each channel; NaN where no value is finite */
     /* of magnitudes, as in kvc_comparing.h; other: NaN and infinite */
@@ -167,13 +169,14 @@ struct kvc_value_spread {
     struct kvc_error *error; /* why it could not be read; NULL: it was */
 };
 /* Fills spread[i] for tensor[i], by all threads at once; all rows where these are at most
- * most_rows, else of about so many blocks, spread evenly. `done` (NULL: none) gets the number
- * of each that was read, in order. Freed by kvc_value_spread_free(), after a failure too. */
+ * most_rows, else of about so many blocks, spread evenly. The caller has set spread[0].size. `done`
+ * (NULL: none) gets the number of each that was read, in order. Freed by kvc_value_spread_free(),
+ * after a failure too, unless it was the size that is not set. */
 KVC_API int kvc_file_value_spread(const struct kvc_file *f, const uint32_t *tensor, size_t n,
                                   uint64_t most_rows, void (*done)(void *state, size_t i),
                                   void *state, struct kvc_value_spread *spread,
                                   struct kvc_error *e);
-KVC_API void kvc_value_spread_free(struct kvc_value_spread *spread, size_t n);
+KVC_API void kvc_value_spread_free(struct kvc_value_spread *spread, size_t n); /* NULL is legal */
 
 /* --- comparing --- */
 

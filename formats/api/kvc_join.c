@@ -87,6 +87,7 @@ static int join(struct kvc_file *f, const struct kvc_join_options *o, struct kvc
 
 struct kvc_file *kvc_file_join_by(const struct kvc_file *const *files, size_t n,
                                   const struct kvc_join_options *options, struct kvc_error *e) {
+    if (n && KVC_NULL(e, files)) return NULL;
     struct kvc_join_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_join_options", e)) return NULL;
     if (o.how && strcmp(o.how, "heads") != 0 && strcmp(o.how, "tokens") != 0) {
@@ -106,6 +107,7 @@ struct kvc_file *kvc_file_join_by(const struct kvc_file *const *files, size_t n,
 
 struct kvc_file *kvc_file_join(const struct kvc_file *const *files, size_t n, const char *how,
                                struct kvc_error *e) {
+    if (n && KVC_NULL(e, files)) return NULL;
     return kvc_file_join_by(files, n,
                             &(struct kvc_join_options){.size = sizeof(struct kvc_join_options),
                                                        .how = how},
@@ -114,6 +116,7 @@ struct kvc_file *kvc_file_join(const struct kvc_file *const *files, size_t n, co
 
 struct kvc_file *kvc_file_shard(const struct kvc_file *f, uint32_t rank, uint32_t ranks,
                                 struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return NULL;
     struct kvc_file *shard = kvc_file_view(f, e);
     int left_out;
     if (!shard) return NULL;

@@ -39,6 +39,7 @@ int kvc_format_option_info(const char *format, int writing, size_t i,
 }
 
 int kvc_format_check(const char *format, int writing, const char *const *set, struct kvc_error *e) {
+    if (KVC_NULL(e, format)) return -1;
     const struct kvc_format *f = kvc_format_find(format);
     const char *colon = strchr(format, ':');
     struct kvc_option_values values;
@@ -52,6 +53,7 @@ int kvc_format_check(const char *format, int writing, const char *const *set, st
 }
 
 int kvc_fact_check(const char *fact, struct kvc_error *e) {
+    if (KVC_NULL(e, fact)) return -1;
     struct kvc_meta meta = {.n = 0};
     const char *const one[] = {fact, NULL};
     const int status = kvc_meta_give(&meta, one, e);
@@ -70,6 +72,7 @@ const char *kvc_stage_name(size_t i) {
 }
 
 int kvc_recipe_describe(const char *recipe, struct kvc_recipe_info *info, struct kvc_error *e) {
+    if (KVC_NULL(e, recipe)) return -1;
     struct kvc_recipe r;
     if (kvc_recipe_parse(recipe, &r, e)) return -1;
     const struct kvc_recipe_info own = {.lossy = kvc_recipe_is_lossy(&r),

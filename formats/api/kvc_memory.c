@@ -62,8 +62,9 @@ static int fail_array(size_t i, struct kvc_error *e, const char *what) {
 /* Checks array i and describes it. */
 static int take_array(struct memory *x, size_t i, struct kvc_error *e) {
     struct array *to = &x->array[i];
-    const size_t size = x->m.array_size < sizeof to->a ? x->m.array_size : sizeof to->a;
-    memcpy(&to->a, (const uint8_t *)x->m.arrays + i * x->m.array_size, size);
+    if (kvc_sized_take_at(&to->a, sizeof to->a, x->m.arrays, x->m.array_size, i, "kvc_memory_array",
+                          e))
+        return -1;
     const struct kvc_memory_array *a = &to->a;
     const struct kvc_dtype_info *info = a->dtype ? kvc_dtype_by_name(a->dtype) : NULL;
     if (!role_of(a->role, &to->role))
@@ -74,14 +75,16 @@ static int take_array(struct memory *x, size_t i, struct kvc_error *e) {
     if (tokens < x->m.tokens && x->m.page_size)
         return fail_array(i, e, "has fewer tokens than the memory, which pages cannot have");
     to->shape = (struct kvc_shape){info->dtype, tokens, a->heads, a->dim};
-    to->strides = (struct kvc_strides){a->token, a->head, a->channel};
+    if (a->page < 0 || a->token < 0 || a->head < 0 || a->channel < 0)
+        return fail_array(i, e, "has a stride below 0");
+    to->strides = (struct kvc_strides){(uint64_t)a->token, (uint64_t)a->head, (uint64_t)a->channel};
     if (!kvc_shape_check(&to->shape))
         return fail_array(i, e, "has no heads, no channels, or more than kvc takes");
     struct kvc_shape together = to->shape; /* tokens at equal distances */
     if (x->m.page_size && x->m.page_size < tokens) together.tokens = x->m.page_size;
     if (!a->data && tokens) return fail_array(i, e, "has no data");
     if (!kvc_strides_check(&together, &to->strides, MOST_BYTES) ||
-        (x->pages && a->page > MOST_BYTES / x->pages))
+        (x->pages && (uint64_t)a->page > MOST_BYTES / x->pages))
         return fail_array(i, e, "has strides by which values share bytes, or that are too long");
     return __builtin_add_overflow(x->bytes, tokens * kvc_row_bytes(&to->shape), &x->bytes)
                ? fail_array(i, e, "is too large together with the others")
@@ -122,8 +125,7 @@ static int check_pages(struct memory *x, struct kvc_error *e) {
 
 static int take_memory(struct memory *x, const struct kvc_memory *callers, struct kvc_error *e) {
     memset(x, 0, sizeof *x);
-    if (!callers || kvc_sized_take(&x->m, sizeof x->m, callers, "kvc_memory", e))
-        return callers ? -1 : kvc_fail(e, KVC_ERR_USAGE, "no memory is given");
+    if (kvc_sized_take(&x->m, sizeof x->m, callers, "kvc_memory", e)) return -1;
     const struct kvc_memory *m = &x->m;
     if (m->n_arrays && (!m->arrays || !m->array_size))
         return kvc_fail(e, KVC_ERR_USAGE, "kvc_memory: arrays or array_size is not set");
@@ -151,7 +153,7 @@ static uint64_t run_at(const struct kvc_memory *m, const struct array *a, uint64
     }
     const uint64_t slot = m->first_slot + i, page = slot / m->page_size,
                    within = slot % m->page_size;
-    *offset = (m->table ? m->table[page] : page) * a->a.page + within * a->strides.token;
+    *offset = (m->table ? m->table[page] : page) * (uint64_t)a->a.page + within * a->strides.token;
     return n < m->page_size - within ? n : m->page_size - within;
 }
 
@@ -250,6 +252,7 @@ static int memory_build(struct kvc_cache *c, const struct memory *x, struct kvc_
 }
 
 struct kvc_file *kvc_file_open_arrays(const struct kvc_memory *m, struct kvc_error *e) {
+    if (KVC_NULL(e, m)) return NULL;
     struct memory x;
     struct kvc_file *f = calloc(1, sizeof *f);
     int status = f ? take_memory(&x, m, e) : kvc_fail_memory(e, "a file");
@@ -494,6 +497,7 @@ static int make_views(const struct kvc_cache *c, const struct kvc_load_how *o,
 
 int kvc_file_load(const struct kvc_file *f, const struct kvc_memory *m,
                   const struct kvc_load_how *options, struct kvc_error *e) {
+    if (KVC_NULL(e, f, m)) return -1;
     struct kvc_load_how o;
     struct memory x;
     struct kvc_cache *view[2] = {NULL, NULL};

@@ -199,6 +199,7 @@ static int read_text(const char *text, size_t size, struct kvc_namespace_facts *
 
 int kvc_namespace_read(const char *text, size_t size, struct kvc_namespace_facts *facts,
                        struct kvc_error *e) {
+    if (KVC_NULL(e, text, facts)) return -1;
     struct kvc_namespace_facts own;
     if (read_text(text, size, &own, e)) return -1;
     return kvc_sized_give(facts, &own, sizeof own, "kvc_namespace_facts", e);
@@ -333,6 +334,7 @@ static char *describe(const struct kvc_file *f, const struct kvc_namespace_optio
 
 char *kvc_namespace_of(const struct kvc_file *f, const struct kvc_namespace_options *options,
                        struct kvc_namespace_facts *facts, struct kvc_error *e) {
+    if (KVC_NULL(e, f, facts)) return NULL;
     struct kvc_namespace_options o;
     struct kvc_namespace_facts settled = {0}, own = {0};
     struct kvc_meta meta = {0};
@@ -354,6 +356,7 @@ char *kvc_namespace_of(const struct kvc_file *f, const struct kvc_namespace_opti
 
 int kvc_file_namespace(const struct kvc_file *f, uint64_t chunk, const uint8_t *tenant,
                        uint8_t ns[KVC_KEY_BYTES], struct kvc_error *e) {
+    if (KVC_NULL(e, f, ns)) return -1;
     const struct kvc_space space = {.lossless = kvc_container_lossless(f->cache),
                                     .chunk = chunk,
                                     .tenant = tenant};

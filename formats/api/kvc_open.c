@@ -38,24 +38,25 @@ void kvc_error_free(struct kvc_error *e) {
     free(e);
 }
 
-int kvc_error_code(const struct kvc_error *e) {
-    return (int)e->code;
+/* NULL is what kvc_error_new() returned for lack of memory. */
+enum kvc_code kvc_error_code(const struct kvc_error *e) {
+    return e ? e->code : KVC_ERR_MEMORY;
 }
 
-int kvc_error_severity(const struct kvc_error *e) {
-    return (int)e->severity;
+enum kvc_severity kvc_error_severity(const struct kvc_error *e) {
+    return e ? e->severity : KVC_SEVERITY_RETRY;
 }
 
 uint64_t kvc_error_offset(const struct kvc_error *e) {
-    return e->offset;
+    return e ? e->offset : KVC_NOWHERE;
 }
 
 const char *kvc_error_message(const struct kvc_error *e) {
-    return e->message;
+    return e ? e->message : "out of memory";
 }
 
-int kvc_error_need(const struct kvc_error *e) {
-    return (int)e->need;
+enum kvc_need kvc_error_need(const struct kvc_error *e) {
+    return e ? e->need : KVC_NEED_NOTHING;
 }
 
 int kvc_error_set(struct kvc_error *e, enum kvc_code code, enum kvc_need need, const char *format,
@@ -78,7 +79,7 @@ int kvc_error_about(struct kvc_error *e, const char *name) {
 }
 
 void kvc_error_copy(struct kvc_error *to, const struct kvc_error *from) {
-    *to = *from;
+    if (to && from) *to = *from;
 }
 
 /* --- opening --- */
@@ -179,12 +180,14 @@ static struct kvc_file *open_file(const struct source *s, const struct kvc_open_
 
 struct kvc_file *kvc_file_open(const char *path, const struct kvc_open_options *options,
                                struct kvc_error *e) {
+    if (KVC_NULL(e, path)) return NULL;
     return open_file(&(struct source){.path = &path, .paths = 1}, options, e);
 }
 
 struct kvc_file *kvc_file_open_members(const char *const *paths, size_t n,
                                        const struct kvc_open_options *options,
                                        struct kvc_error *e) {
+    if (n && KVC_NULL(e, paths)) return NULL;
     if (n) return open_file(&(struct source){.path = paths, .paths = n, .members = 1}, options, e);
     kvc_fail(e, KVC_ERR_USAGE, "no members are given");
     return NULL;
@@ -192,6 +195,7 @@ struct kvc_file *kvc_file_open_members(const char *const *paths, size_t n,
 
 struct kvc_file *kvc_file_open_memory(const void *data, size_t size,
                                       const struct kvc_open_options *options, struct kvc_error *e) {
+    if (size && KVC_NULL(e, data)) return NULL;
     return open_file(&(struct source){.data = data, .size = size}, options, e);
 }
 
@@ -228,7 +232,7 @@ struct kvc_file *kvc_file_view(const struct kvc_file *f, struct kvc_error *e) {
 }
 
 /* Writes what a selection's metadata are to say. */
-static int give_metadata(struct kvc_file *view, const struct kvc_part_options *o,
+static int give_metadata(struct kvc_file *view, const struct kvc_select_options *o,
                          struct kvc_error *e) {
     struct kvc_meta *meta = &view->opened.cache->meta;
     if (o->n_extras && kvc_extras_given(meta, o->extras, o->n_extras, e)) return -1;
@@ -236,10 +240,11 @@ static int give_metadata(struct kvc_file *view, const struct kvc_part_options *o
     return kvc_meta_set_bytes(meta, KVC_KEY_STORE_NAME, o->store_name, o->store_name_bytes, e);
 }
 
-struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part_options *part,
+struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_select_options *part,
                                  struct kvc_error *e) {
-    struct kvc_part_options o;
-    if (kvc_sized_take(&o, sizeof o, part, "kvc_part_options", e)) return NULL;
+    if (KVC_NULL(e, f)) return NULL;
+    struct kvc_select_options o;
+    if (kvc_sized_take(&o, sizeof o, part, "kvc_select_options", e)) return NULL;
     if (o.first && !o.end) o.end = end_of(f->cache);
     if (o.first >= o.end && o.end) {
         kvc_fail(e, KVC_ERR_USAGE, "%s: has no positions from %" PRIu64 " to below %" PRIu64,
@@ -313,12 +318,14 @@ size_t kvc_file_meta_size(const struct kvc_file *f, const char *key) {
 }
 
 const int32_t *kvc_file_tokens(const struct kvc_file *f, uint64_t *n) {
-    *n = f->cache->n_tokens;
+    if (n) *n = f->cache->n_tokens;
     return f->cache->tokens;
 }
 
 int kvc_file_match(const struct kvc_file *f, const int32_t *tokens, uint64_t n, uint64_t *common,
                    struct kvc_error *e) {
+    if (KVC_NULL(e, f, common)) return -1;
+    if (n && KVC_NULL(e, tokens)) return -1;
     struct kvc_prefix_matched m;
     if (kvc_prefix_match(f->cache, tokens, n, &m, e)) return kvc_error_prefix(e, f->name);
     *common = m.common;
@@ -361,6 +368,8 @@ int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uint64_t ro
 
 int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, void *dst,
                   struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return -1;
+    if (n && KVC_NULL(e, dst)) return -1;
     const struct kvc_cache *c = f->cache;
     if (tensor >= c->n_tensors || first > c->tensor[tensor].shape.tokens ||
         n > c->tensor[tensor].shape.tokens - first)
@@ -371,6 +380,7 @@ int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uin
 /* --- models --- */
 
 struct kvc_model *kvc_shared_model_open(const char *path, int full, struct kvc_error *e) {
+    if (KVC_NULL(e, path)) return NULL;
     struct kvc_model *m = malloc(sizeof *m);
     if (m && !kvc_given_model(path, full, m, e)) return m;
     if (!m) kvc_fail_memory(e, "a model");
@@ -383,6 +393,7 @@ void kvc_shared_model_close(struct kvc_model *m) {
 }
 
 struct kvc_weights *kvc_shared_weights_open(const char *path, struct kvc_error *e) {
+    if (KVC_NULL(e, path)) return NULL;
     return kvc_given_weights(path, e);
 }
 
@@ -392,6 +403,7 @@ void kvc_shared_weights_close(struct kvc_weights *w) {
 
 int kvc_token_ids_read(const char *path, const struct kvc_open_options *options, int32_t **ids,
                        uint64_t *n, struct kvc_error *e) {
+    if (KVC_NULL(e, path, ids, n)) return -1;
     struct kvc_token_ids found = {.id = NULL};
     struct kvc_file_opening by;
     int status = kvc_file_opening_begin(&by, options, e);
@@ -404,6 +416,7 @@ int kvc_token_ids_read(const char *path, const struct kvc_open_options *options,
 }
 
 int kvc_model_identity(const char *weights, char *text, size_t size, struct kvc_error *e) {
+    if (KVC_NULL(e, weights, text)) return -1;
     struct kvc_meta meta = {0};
     char identity[KVC_IDENTITY_BYTES];
     struct kvc_model *model = kvc_shared_model_open(weights, 1, e);

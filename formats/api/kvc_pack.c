@@ -165,11 +165,15 @@ static void free_owned(struct owned *own) {
     free(own);
 }
 
+/* Returns 1 if the caller's struct has the field by which kvc_write_report_free() frees. */
+static int knows_owned(const struct kvc_write_report *r) {
+    return r->size >= offsetof(struct kvc_write_report, owned) + sizeof r->owned;
+}
+
 void kvc_write_report_free(struct kvc_write_report *r) {
-    const size_t size = r->size;
-    if (size < sizeof *r) return; /* a caller that knows no texts has none */
+    if (!r || !knows_owned(r)) return;
     free_owned(r->owned);
-    *r = (struct kvc_write_report){.size = size};
+    kvc_sized_clear(r);
 }
 
 static int report_fit(struct kvc_write_report *r, struct owned *own, const struct kvc_fit *fit,
@@ -211,7 +215,7 @@ static int report(struct packing *p, struct kvc_error *e) {
                                  .owned = own};
     if (done->fitted && report_fit(&r, own, &done->fit, e)) return -1;
     if (kvc_sized_give(p->o->report, &r, sizeof r, "kvc_write_report", e)) return -1;
-    if (p->o->report->size < sizeof r) return 0; /* the caller is older, and would not free it */
+    if (!knows_owned(p->o->report)) return 0;
     p->owned = NULL;
     return 0;
 }
@@ -242,6 +246,7 @@ static int pack(struct packing *p, struct kvc_error *e) {
 
 int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *options,
                   kvc_write_fn *write, void *state, struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return -1;
     return kvc_file_pack_by(f, options, NULL, write, state, e);
 }
 
@@ -250,6 +255,8 @@ int kvc_file_pack_by(const struct kvc_file *f, const struct kvc_write_options *o
                      struct kvc_error *e) {
     struct kvc_write_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", e)) return -1;
+    if (kvc_sized_check(o.report, "kvc_write_report", e)) return -1;
+    if (!write && !o.put) return kvc_null_function(e, "kvc_file_pack", "write");
     struct packing p = {.f = f,
                         .o = &o,
                         .callback = {.write = write,
@@ -293,6 +300,7 @@ static int write_buffer(void *state, const void *data, size_t n) {
 
 int kvc_file_pack_memory(const struct kvc_file *f, const struct kvc_write_options *options,
                          void **data, size_t *size, struct kvc_error *e) {
+    if (KVC_NULL(e, f, data, size)) return -1;
     struct kvc_buffer buffer = {0};
     struct kvc_sink sink = kvc_sink_output(&buffer);
     const int status = kvc_file_pack(f, options, write_buffer, &sink, e);
@@ -304,6 +312,7 @@ int kvc_file_pack_memory(const struct kvc_file *f, const struct kvc_write_option
 
 int kvc_file_pack_fd(const struct kvc_file *f, const struct kvc_write_options *options, int fd,
                      struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return -1;
     struct kvc_sink sink = kvc_sink_fd(&fd);
     return kvc_file_pack(f, options, write_buffer, &sink, e);
 }

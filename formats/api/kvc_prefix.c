@@ -63,6 +63,7 @@ int kvc_file_prefix(const struct kvc_file *f, struct kvc_prefix_info *info) {
 }
 
 int kvc_file_check_prefix(const struct kvc_file *f, struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return -1;
     return kvc_prefix_verify(f->cache, e);
 }
 
@@ -99,6 +100,9 @@ static int chain(const char *identity, const struct kvc_meta *meta, const int32_
 int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n,
                      const struct kvc_prefix_extra *extras, size_t n_extras, uint8_t *start,
                      uint8_t *keys, struct kvc_error *e) {
+    if (KVC_NULL(e, identity)) return -1;
+    if (n && KVC_NULL(e, tokens, keys)) return -1;
+    if (n_extras && KVC_NULL(e, extras)) return -1;
     struct kvc_meta meta = {0};
     int status = n_extras ? kvc_extras_given(&meta, extras, n_extras, e) : 0;
     if (!status) status = chain(identity, &meta, tokens, n, start, keys, e);
@@ -108,6 +112,8 @@ int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n,
 
 int kvc_file_prefix_chain(const struct kvc_file *f, const char *identity, uint64_t n, uint8_t *keys,
                           struct kvc_error *e) {
+    if (KVC_NULL(e, f, identity)) return -1;
+    if (n && KVC_NULL(e, keys)) return -1;
     if (n > f->cache->n_tokens)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: has no such tokens", f->name);
     return chain(identity, &f->cache->meta, f->cache->tokens, n, NULL, keys, e);

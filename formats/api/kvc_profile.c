@@ -19,11 +19,13 @@
 enum { MOST_BACK = 7 }; /* layers that a layer is predicted from */
 
 struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *e) {
+    if (KVC_NULL(e, path)) return NULL;
     return kvc_given_profile(path, e);
 }
 
 struct kvc_profile *kvc_shared_profile_open_memory(const void *data, size_t size,
                                                    struct kvc_error *e) {
+    if (KVC_NULL(e, data)) return NULL;
     return kvc_profile_open_memory(data, size, e);
 }
 
@@ -58,7 +60,9 @@ struct kvc_profile *kvc_shared_profile_choose(const struct kvc_file *f,
 
 struct kvc_profile *kvc_shared_profile_find(const uint8_t sha256[32], const char *model,
                                             struct kvc_error *e) {
-    return kvc_profile_find(sha256, model, &(struct kvc_profile_places){.given = NULL}, e);
+    if (KVC_NULL(e, sha256)) return NULL;
+    return kvc_profile_find(sha256, model ? model : "", &(struct kvc_profile_places){.given = NULL},
+                            e);
 }
 
 int kvc_shared_profile_kept(const struct kvc_profile *p, const char *path, char *command,
@@ -89,6 +93,7 @@ uint32_t kvc_shared_profile_layers(const struct kvc_profile *p, uint64_t *bytes)
 /* --- weights files --- */
 
 struct kvc_model *kvc_shared_model_look(const char *path, struct kvc_error *e) {
+    if (KVC_NULL(e, path)) return NULL;
     struct kvc_model *m = malloc(sizeof *m);
     if (m && !kvc_model_read(path, 0, m, e)) return m;
     if (!m) kvc_fail_memory(e, "a model");
@@ -120,6 +125,7 @@ int kvc_shared_model_describe(const struct kvc_model *m, struct kvc_model_info *
 }
 
 int kvc_shared_texts_open(const char *model, struct kvc_token_texts **texts, struct kvc_error *e) {
+    if (KVC_NULL(e, model, texts)) return -1;
     if (!kvc_token_texts_read(model, texts, e)) return 0;
     kvc_given_no_weights(model, e);
     return -1;
@@ -183,6 +189,7 @@ static int fit_base(const struct kvc_learning_options *o, struct kvc_cache *c,
 }
 
 int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kvc_error *e) {
+    if (KVC_NULL(e, l, f)) return -1;
     struct kvc_cache own;
     int status = kvc_cache_own_facts(&own, f->cache, e);
     if (!status) status = fit_base(&l->options, &own, e) || kvc_learner_add(l->learner, &own, e);
@@ -192,6 +199,8 @@ int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kv
 
 int kvc_learning_write(struct kvc_learning *l, kvc_write_fn *write, void *state,
                        struct kvc_error *e) {
+    if (KVC_NULL(e, l)) return -1;
+    if (!write) return kvc_null_function(e, __func__, "write");
     struct kvc_callback callback = {.write = write, .state = state};
     struct kvc_sink sink = kvc_callback_sink(&callback);
     return kvc_learner_write(l->learner, &sink, e);

@@ -190,7 +190,7 @@ KVC_STORE_API struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *n
 struct kvc_store_put_options {
     size_t size;     /* of this struct */
     int wait;        /* return when it is stored, or was not */
-    int64_t seconds; /* to live; 0: as the tiers say */
+    int64_t seconds; /* to live; 0: as the tiers say; more than 10^12 count as 10^12 */
     int pin;
     /* to compute it anew, relative to other prefixes of its size; 0: 1 */
     double cost;
@@ -214,12 +214,12 @@ struct kvc_store_put_options {
  * is, for kvc_store_get_whole(). Returns 0; 1 if the queue is full and it was dropped (counted); -1
  * if f does not belong to the namespace, cannot be cut, or if `progress` cancelled it. If it waited
  * and a tier failed, *e tells why after 0 too; kvc_store_find() tells what is there. */
-KVC_STORE_API int kvc_store_put(struct kvc_store_namespace *ns, struct kvc_file *f,
+KVC_STORE_API int kvc_store_put(struct kvc_store_namespace *ns, const struct kvc_file *f,
                                 const struct kvc_store_put_options *options, struct kvc_error *e);
 /* Refuses a cache that kvc_store_put() would refuse. *tokens gets how many it would store: 0 if
  * they are less than a chunk. With `try_recipe` a first object is packed too, and not kept: a
  * recipe may refuse the cache. */
-KVC_STORE_API int kvc_store_put_check(struct kvc_store_namespace *ns, struct kvc_file *f,
+KVC_STORE_API int kvc_store_put_check(struct kvc_store_namespace *ns, const struct kvc_file *f,
                                       int try_recipe, uint64_t *tokens, struct kvc_error *e);
 /* Waits until everything that was put is stored. Returns 0, or -1 after `timeout_us` (0: waits
  * without a limit). */
@@ -231,6 +231,7 @@ KVC_STORE_API int kvc_store_flush(struct kvc_store *s, int64_t timeout_us);
  * LMCache's adapters, HiCache). Whoever chooses names answers for it that caches of one name and
  * namespace are the same. Nothing finds them by tokens. */
 #define KVC_STORE_MAX_NAME 256
+/* Fixed. */
 struct kvc_store_name {
     const void *bytes;
     size_t size; /* 1 to KVC_STORE_MAX_NAME */
@@ -249,7 +250,7 @@ KVC_STORE_API int64_t kvc_store_find_names(struct kvc_store_namespace *ns,
  * what is stored), -1 if f does not belong to the namespace. Of the options `seconds`, `pin`,
  * `cost` and `stored_bytes` count. */
 KVC_STORE_API int kvc_store_put_name(struct kvc_store_namespace *ns,
-                                     const struct kvc_store_name *name, struct kvc_file *f,
+                                     const struct kvc_store_name *name, const struct kvc_file *f,
                                      const struct kvc_store_put_options *options,
                                      struct kvc_error *e);
 /* Reads the cache of a name; its rows are decoded when they are read. NULL if there is none. *e
@@ -292,10 +293,10 @@ KVC_STORE_API int64_t kvc_store_submit(struct kvc_store_namespace *ns, const int
                                        const struct kvc_store_load_options *options,
                                        struct kvc_error *e);
 struct kvc_store_event {
-    size_t size;    /* of this struct; set by the caller */
-    int64_t number; /* that kvc_store_submit() returned */
-    uint64_t end;   /* position up to which memory is filled */
-    int code;       /* kvc_error_code() of a request that made no sense; 0 */
+    size_t size;        /* of this struct; set by the caller */
+    int64_t number;     /* that kvc_store_submit() returned */
+    uint64_t end;       /* position up to which memory is filled */
+    enum kvc_code code; /* of a request that made no sense; 0 */
 };
 /* A descriptor that is readable while there are events. */
 KVC_STORE_API int kvc_store_fd(const struct kvc_store *s);
@@ -384,8 +385,8 @@ enum kvc_store_object_state {
 };
 /* What a directory knows of an object. Times are seconds since 1970. */
 struct kvc_store_object_info {
-    size_t size;    /* of this struct; set by the caller */
-    int state;      /* enum kvc_store_object_state */
+    size_t size; /* of this struct; set by the caller */
+    enum kvc_store_object_state state;
     char path[128]; /* of its file in the directory, where it is stored or was put aside */
     int64_t aside;  /* when it was put aside: nothing else is known of it then */
     uint64_t bytes;
@@ -415,7 +416,8 @@ struct kvc_store_cleaned {
     uint64_t strangers; /* what is in the store's folders and is no object */
 };
 /* Brings the index and the files of a directory together, evicts what is too old or too much, and
- * empties the trash. -1 with code 32 for other tiers, which do so by themselves. */
+ * empties the trash. -1 with code 32 for other tiers, which do so by themselves. `cleaned` may be
+ * NULL. */
 KVC_STORE_API int kvc_store_clean(struct kvc_store *s, unsigned tier,
                                   const struct kvc_store_clean_options *options,
                                   struct kvc_store_cleaned *cleaned, struct kvc_error *e);
@@ -446,7 +448,7 @@ struct kvc_store_verified {
 };
 /* Reads all objects of all tiers, and checks each alone: signature, checksums, and whether its
  * tokens, name or facts are those that its name is made of, where its namespace can be read. -1: a
- * tier cannot be read. */
+ * tier cannot be read. `verified` may be NULL. */
 KVC_STORE_API int kvc_store_verify(struct kvc_store *s,
                                    const struct kvc_store_verify_options *options,
                                    struct kvc_store_verified *verified, struct kvc_error *e);
@@ -465,7 +467,8 @@ struct kvc_store_moved {
     uint64_t objects, bytes;
     uint64_t there; /* of these were there already */
 };
-/* Copies the objects of a store's first tier to that of another. */
+/* Copies the objects of a store's first tier to that of another. `moved` may be NULL, likewise
+ * below. */
 KVC_STORE_API int kvc_store_copy(struct kvc_store *from, struct kvc_store *to,
                                  const struct kvc_store_move_options *options,
                                  struct kvc_store_moved *moved, struct kvc_error *e);

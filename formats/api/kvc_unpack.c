@@ -61,6 +61,7 @@ static int unpacking_begin(struct unpacking *u, const struct kvc_file *f, const 
     const char *colon = format ? strchr(format, ':') : NULL;
     *u = (struct unpacking){.f = f, .to = format ? kvc_format_find(format) : NULL};
     if (kvc_sized_take(&u->o, sizeof u->o, options, "kvc_write_options", e)) return -1;
+    if (kvc_sized_check(u->o.report, "kvc_write_report", e)) return -1;
     u->export = (struct kvc_export_options){.own = colon ? colon + 1 : NULL, .set = u->o.set};
     if (kvc_file_pairing(u->o.pairing, &u->export.pairing, e)) return -1;
     if (format && (!u->to || !kvc_format_is_written(u->to))) return refuse_format(u, format, e);
@@ -76,6 +77,7 @@ static int unpacking_begin(struct unpacking *u, const struct kvc_file *f, const 
 int kvc_file_target(const struct kvc_file *f, const char *format,
                     const struct kvc_write_options *options, struct kvc_target_info *info,
                     struct kvc_error *e) {
+    if (KVC_NULL(e, f, info)) return -1;
     struct unpacking u;
     if (unpacking_begin(&u, f, format, options, e)) return kvc_error_prefix(e, f->name);
     struct kvc_target_info own = {.format = u.to ? u.to->name : NULL,
@@ -206,8 +208,10 @@ static int unpack_to(const struct unpacking *u, struct kvc_sink *out, struct kvc
 int kvc_file_unpack(const struct kvc_file *f, const char *format,
                     const struct kvc_write_options *options, kvc_write_fn *write, void *state,
                     struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return -1;
     struct unpacking u;
     if (unpacking_begin(&u, f, format, options, e)) return kvc_error_prefix(e, f->name);
+    if (!write && !u.o.put) return kvc_null_function(e, __func__, "write");
     struct kvc_sink sink = kvc_callback_sink(&u.callback);
     u.callback.write = write;
     u.callback.state = state;
@@ -221,6 +225,7 @@ static int bytes_are_there(void *state, uint64_t offset, struct kvc_error *e) {
 int kvc_file_unpack_memory(const struct kvc_file *f, const char *format,
                            const struct kvc_write_options *options, void *data, size_t room,
                            size_t *size, struct kvc_error *e) {
+    if (KVC_NULL(e, f, size)) return -1;
     struct unpacking u;
     *size = 0;
     if (unpacking_begin(&u, f, format, options, e)) return kvc_error_prefix(e, f->name);
@@ -258,6 +263,7 @@ static int finish_member(void *state, struct kvc_error *e) {
 
 int kvc_file_unpack_folder(const struct kvc_file *f, const char *format, const char *path,
                            const struct kvc_write_options *options, struct kvc_error *e) {
+    if (KVC_NULL(e, f, path)) return -1;
     struct unpacking u;
     struct kvc_member_sink files;
     if (unpacking_begin(&u, f, format, options, e)) return kvc_error_prefix(e, f->name);

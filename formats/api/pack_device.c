@@ -37,9 +37,9 @@ static uint32_t tensor_of(const struct kvc_cache *c, const struct kvc_memory_arr
 }
 
 /* Adds n - 1 times a stride. Returns -1 if that is too much. */
-static int reach(uint64_t *to, uint64_t n, uint64_t stride) {
+static int reach(uint64_t *to, uint64_t n, int64_t stride) {
     uint64_t more;
-    if (__builtin_mul_overflow(n - 1, stride, &more)) return -1;
+    if (__builtin_mul_overflow(n - 1, (uint64_t)stride, &more)) return -1;
     if (__builtin_add_overflow(*to, more, to)) return -1;
     return 0;
 }
@@ -59,9 +59,8 @@ static int check_memory(const struct packing *p, const struct kvc_memory_array *
     if (reach(&bytes, pages, a->page) || reach(&bytes, slots ? slots : 1, a->token) ||
         reach(&bytes, a->heads, a->head) || reach(&bytes, a->dim, a->channel) || bytes > SIZE_MAX)
         return kvc_fail(e, KVC_ERR_USAGE, "its strides are too long");
-    if (((uint64_t)(uintptr_t)a->data | (m->page_size ? a->page : 0) | a->token | a->head |
-         a->channel) %
-        size)
+    const int64_t strides = (m->page_size ? a->page : 0) | a->token | a->head | a->channel;
+    if (((uint64_t)(uintptr_t)a->data | (uint64_t)strides) % size)
         return kvc_fail(e, KVC_ERR_USAGE,
                         "its address or a stride is no multiple of the %" PRIu64
                         " bytes of its values",
@@ -94,9 +93,9 @@ static int aim(struct packing *p, const struct kvc_memory_array *a, struct kvc_e
                         "heads, channels or tokens of a page are more than a device counts");
     *g = (struct kvc_device_target){.base = (uint64_t)(uintptr_t)a->data,
                                     .pages = tokens,
-                                    .page = (int64_t)a->token,
-                                    .head = (int64_t)a->head,
-                                    .dim = (int64_t)a->channel,
+                                    .page = a->token,
+                                    .head = a->head,
+                                    .dim = a->channel,
                                     .page_size = 1,
                                     .dtype = (uint32_t)tensor->shape.dtype,
                                     .from = (uint32_t)tensor->shape.dtype,
@@ -107,11 +106,11 @@ static int aim(struct packing *p, const struct kvc_memory_array *a, struct kvc_e
     const uint64_t skipped = m->first_slot / m->page_size; /* pages before the first token's */
     g->page_size = (uint32_t)m->page_size;
     g->first = (uint32_t)(m->first_slot % m->page_size);
-    g->page = (int64_t)a->page;
-    g->token = (int64_t)a->token;
+    g->page = a->page;
+    g->token = a->token;
     g->pages = (m->table ? m->n_table : UINT32_MAX) - skipped;
     if (m->table) g->table = (uint64_t)(uintptr_t)p->table + skipped * sizeof(uint32_t);
-    else g->base += skipped * a->page;
+    else g->base += skipped * (uint64_t)a->page;
     return 0;
 }
 

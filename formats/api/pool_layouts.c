@@ -4,6 +4,7 @@
 #include "formats/api/kvc.h"
 
 #include "codecs/error.h"
+#include "formats/api/sized.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -12,38 +13,41 @@
  * Lists of tensors are told apart by L and 2 before the '/', layer first whatever list is the outer
  * one. Latents (MLA) are one vector a token: no H, no
  * 2. "Heads first": before the tokens of a page. */
+enum { SIZE = sizeof(struct kvc_pool_layout) };
 static const struct kvc_pool_layout layouts[] = {
-    {"dense", "L2BTHD", NULL, "one array [layers][2][tokens][heads][channels]"},
-    {"transformers", "L2/BHTD", NULL,
+    {SIZE, "dense", "L2BTHD", NULL, "one array [layers][2][tokens][heads][channels]"},
+    {SIZE, "transformers", "L2/BHTD", NULL,
      "transformers: K and V of each layer [batch, heads, tokens, channels]; a page is a sequence"},
-    {"vllm-flash", "L/2BTHD", NULL,
+    {SIZE, "vllm-flash", "L/2BTHD", NULL,
      "vLLM FlashAttention: each layer [2, pages, page size, heads, channels]"},
-    {"vllm-flash-hnd", "L/2BHTD", NULL,
+    {SIZE, "vllm-flash-hnd", "L/2BHTD", NULL,
      "vLLM FlashAttention, heads first: each layer [2, pages, heads, page size, channels]"},
-    {"vllm-flashinfer", "L/B2THD", NULL,
+    {SIZE, "vllm-flashinfer", "L/B2THD", NULL,
      "vLLM FlashInfer: each layer [pages, 2, page size, heads, channels]"},
-    {"vllm-flashinfer-hnd", "L/B2HTD", NULL,
+    {SIZE, "vllm-flashinfer-hnd", "L/B2HTD", NULL,
      "vLLM FlashInfer, heads first: each layer [pages, 2, heads, page size, channels]"},
-    {"vllm-unified", "L/BTHC", NULL,
+    {SIZE, "vllm-unified", "L/BTHC", NULL,
      "vLLM, K and V side by side: each layer [pages, page size, heads, 2 * channels]"},
-    {"vllm-unified-hnd", "L/BHTC", NULL,
+    {SIZE, "vllm-unified-hnd", "L/BHTC", NULL,
      "vLLM, side by side, heads first: each layer [pages, heads, page size, 2 * channels]"},
-    {"vllm-pairs", "L2/BTHD", NULL,
+    {SIZE, "vllm-pairs", "L2/BTHD", NULL,
      "vLLM: K and V of each layer [pages, page size, heads, channels]"},
-    {"vllm-mla", "L/BTD", NULL, "vLLM latent attention: each layer [pages, page size, channels]"},
-    {"vllm-cross-layer", "BL2THD", NULL,
+    {SIZE, "vllm-mla", "L/BTD", NULL,
+     "vLLM latent attention: each layer [pages, page size, channels]"},
+    {SIZE, "vllm-cross-layer", "BL2THD", NULL,
      "vLLM, layers in one array: [pages, layers, 2, page size, heads, channels]"},
-    {"vllm-cross-unified", "BLTHC", NULL,
+    {SIZE, "vllm-cross-unified", "BLTHC", NULL,
      "the same, K and V side by side: [pages, layers, page size, heads, 2 * channels]"},
-    {"vllm-cross-unified-hnd", "BLHTC", NULL,
+    {SIZE, "vllm-cross-unified-hnd", "BLHTC", NULL,
      "the same, heads first: [pages, layers, heads, page size, 2 * channels]"},
-    {"vllm-cpu", "L/BH2TD", "L/BH2DT",
+    {SIZE, "vllm-cpu", "L/BH2TD", "L/BH2DT",
      "vLLM on CPUs with AVX2 or AVX-512: of a head of a page K, [channels, page size], then V"},
-    {"sglang-mha", "L2/BTHD", NULL,
+    {SIZE, "sglang-mha", "L2/BTHD", NULL,
      "SGLang: lists of K and of V, each layer [pages * page size, heads, channels]"},
-    {"sglang-mla", "L/BTD", NULL,
+    {SIZE, "sglang-mla", "L/BTD", NULL,
      "SGLang latent attention: each layer [pages * page size, 1, channels]"},
-    {"trtllm", "BL2HTD", NULL, "TensorRT-LLM: [pages, layers, 2, heads, page size, channels]"},
+    {SIZE, "trtllm", "BL2HTD", NULL,
+     "TensorRT-LLM: [pages, layers, 2, heads, page size, channels]"},
 };
 
 const struct kvc_pool_layout *kvc_pool_layout_at(size_t i) {
@@ -51,7 +55,7 @@ const struct kvc_pool_layout *kvc_pool_layout_at(size_t i) {
 }
 
 const struct kvc_pool_layout *kvc_pool_layout_find(const char *name) {
-    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
+    for (size_t i = 0; name && i < sizeof layouts / sizeof layouts[0]; i++)
         if (strcmp(layouts[i].name, name) == 0) return &layouts[i];
     return NULL;
 }
@@ -71,6 +75,7 @@ static uint64_t axis(char letter, const struct kvc_pool *pool, struct kvc_pool_s
 
 static int usable(const char *axes, const struct kvc_pool *p) {
     if (!p->layers || !p->pages || !p->page_size || !p->heads || !p->dim) return 0;
+    if (p->reserved[0] || p->reserved[1]) return 0;
     if (p->heads != 1 && !strchr(axes, 'H')) return 0;
     return p->value_bytes == 1 || p->value_bytes == 2 || p->value_bytes == 4;
 }
@@ -96,7 +101,7 @@ static int64_t strides_of(const char *axes, const struct kvc_pool *pool,
 
 int64_t kvc_pool_layout_strides(const struct kvc_pool_layout *layout, const struct kvc_pool *pool,
                                 struct kvc_pool_strides *k, struct kvc_pool_strides *v) {
-    if (!layout || !usable(layout->axes, pool)) return -1;
+    if (!layout || !pool || !k || !v || !usable(layout->axes, pool)) return -1;
     const int64_t bases = strides_of(layout->k_axes ? layout->k_axes : layout->axes, pool, k);
     return bases < 0 ? -1 : strides_of(layout->axes, pool, v);
 }
@@ -112,10 +117,10 @@ static void take_array(struct kvc_memory_array *a, const struct kvc_pool *pool,
     a->heads = pool->heads;
     a->dim = pool->dim;
     a->data = (uint8_t *)bases[base] + offset;
-    a->page = (uint64_t)s->page;
-    a->token = (uint64_t)s->token;
-    a->head = (uint64_t)s->head;
-    a->channel = (uint64_t)s->dim;
+    a->page = s->page;
+    a->token = s->token;
+    a->head = s->head;
+    a->channel = s->dim;
 }
 
 int kvc_pool_arrays(const struct kvc_pool_layout *layout, const struct kvc_pool *pool,
@@ -123,10 +128,12 @@ int kvc_pool_arrays(const struct kvc_pool_layout *layout, const struct kvc_pool 
                     struct kvc_memory_array *arrays, size_t array_size, size_t n,
                     struct kvc_error *e) {
     struct kvc_pool_strides s[2];
+    if (KVC_NULL(e, layout, pool, dtype, bases, arrays)) return -1;
+    if (!array_size) return kvc_fail(e, KVC_ERR_USAGE, "kvc_pool_arrays(): array_size is 0");
     const int64_t due = kvc_pool_layout_strides(layout, pool, &s[0], &s[1]);
     if (due < 0)
         return kvc_fail(e, KVC_ERR_USAGE, "layout %s does not take a pool of these sizes",
-                        layout ? layout->name : "NULL");
+                        layout->name);
     const unsigned caches = strpbrk(layout->axes, "2C") ? 2 : 1; /* 1: latents */
     if ((uint64_t)due != n_bases)
         return kvc_fail(e, KVC_ERR_USAGE, "layout %s has %" PRId64 " bases, not %" PRIu64,

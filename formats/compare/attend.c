@@ -139,7 +139,7 @@ const struct kvc_attended_layer *kvc_attended_worst(const struct kvc_attended *a
 int kvc_attended_find(struct kvc_attended *a, const struct kvc_attended_layer *layer, uint64_t head,
                       int last, struct kvc_attention_weights *out, struct kvc_error *e) {
     struct views x = {.attended = a};
-    *out = (struct kvc_attention_weights){.n = 0};
+    *out = (struct kvc_attention_weights){.size = sizeof *out};
     int status = open_views(&x, e);
     if (!status) {
         const struct kvc_attention_layer l = attend_layer_of(&x, layer);

@@ -3,6 +3,7 @@
 #include "formats/compare/attention.h"
 
 #include "codecs/memory.h"
+#include "formats/api/sized.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -270,7 +271,7 @@ static int attention_keep(const struct arrays *x, size_t first, size_t last,
 int kvc_attention_find(const struct kvc_attention_layer *l, uint64_t head, int last_only,
                        struct kvc_attention_weights *out, struct kvc_error *e) {
     struct arrays x = {0};
-    *out = (struct kvc_attention_weights){.n = 0};
+    *out = (struct kvc_attention_weights){.size = sizeof *out};
     if (check_shapes(l, e)) return -1;
     int status = attention_load(l, &x, e);
     const struct kvc_cells *cells = &kvc_tensor_part(l->queries, l->q)->cells;
@@ -296,10 +297,11 @@ int kvc_attention_find(const struct kvc_attention_layer *l, uint64_t head, int l
 }
 
 void kvc_attention_weights_free(struct kvc_attention_weights *w) {
+    if (!w) return;
     free(w->at);
     free(w->p[0]);
     free(w->p[1]);
-    *w = (struct kvc_attention_weights){.n = 0};
+    kvc_sized_clear(w);
 }
 
 int kvc_attention_add(struct kvc_attention *total, const struct kvc_attention *part,

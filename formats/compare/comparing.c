@@ -3,6 +3,7 @@
 #include "formats/compare/comparing.h"
 
 #include "codecs/number.h"
+#include "formats/api/sized.h"
 #include "formats/cache/view.h"
 #include "formats/compare/head_sample.h"
 
@@ -108,6 +109,7 @@ static void note_text(const struct kvc_align_note *n, char *text, size_t size) {
 int kvc_comparing_align(struct kvc_comparing *c,
                         void (*note)(void *state, const char *text, int guessed), void *state,
                         struct kvc_error *e) {
+    if (KVC_NULL(e, c)) return -1;
     struct kvc_align *a = &c->align;
     for (int s = 0; s < 2; s++) a->name[s] = c->options.name[s];
     a->sample[0] = kvc_pairs_sample(&c->pairs, KVC_ROLE_K);
@@ -133,24 +135,34 @@ static int check_values(const struct kvc_comparing *c, const struct kvc_compared
                     t->layer, t->role);
 }
 
-struct kvc_difference *kvc_comparing_tensor(struct kvc_comparing *c, const struct kvc_compared *t,
-                                            struct kvc_difference *all, struct kvc_error_sums *sums,
-                                            struct kvc_error *e) {
-    const struct kvc_tensor_pair *pair = pair_of(c, t);
-    if (sums) *sums = (struct kvc_error_sums){.rows = 0};
-    if (check_values(c, t, e)) return NULL;
-    c->options.sums = sums;
-    if (sums && kvc_error_sums_start(sums, t->rows, t->channels, e)) return NULL;
+static struct kvc_difference *compare_pair(struct kvc_comparing *c,
+                                           const struct kvc_tensor_pair *pair,
+                                           struct kvc_difference *all, struct kvc_error *e) {
     if (c->groups.by && kvc_groups_before(&c->groups, pair, &c->options, e)) return NULL;
     struct kvc_difference *head = kvc_pairs_compare(c->align.cache, pair, &c->options, all, e);
-    if (head && c->groups.by && kvc_groups_after(&c->groups, pair, head, all, e)) {
-        free(head);
-        return NULL;
-    }
+    if (!head || !c->groups.by || !kvc_groups_after(&c->groups, pair, head, all, e)) return head;
+    free(head);
+    return NULL;
+}
+
+struct kvc_difference *kvc_comparing_tensor(struct kvc_comparing *c,
+                                            const struct kvc_compared *pair,
+                                            struct kvc_difference *all, struct kvc_error_sums *sums,
+                                            struct kvc_error *e) {
+    struct kvc_error_sums own = {.size = sizeof own};
+    if (KVC_NULL(e, c, pair, all)) return NULL;
+    if (sums && kvc_sized_give(sums, &own, sizeof own, "kvc_error_sums", e)) return NULL;
+    if (check_values(c, pair, e)) return NULL;
+    if (sums && kvc_error_sums_start(&own, pair->rows, pair->channels, e)) return NULL;
+    c->options.sums = sums ? &own : NULL;
+    struct kvc_difference *head = compare_pair(c, pair_of(c, pair), all, e);
+    if (head && sums) kvc_sized_give(sums, &own, sizeof own, "kvc_error_sums", NULL);
+    else kvc_error_sums_free(&own);
     return head;
 }
 
 int kvc_comparing_groups_end(struct kvc_comparing *c, struct kvc_error *e) {
+    if (KVC_NULL(e, c)) return -1;
     return c->groups.by ? kvc_groups_end(&c->groups, e) : 0;
 }
 
@@ -162,15 +174,21 @@ void kvc_comparing_positions(const struct kvc_comparing *c, const struct kvc_com
             *position++ = kvc_cells_position(&parts->part[0]->cells, parts->rows.run[r].a + k);
 }
 
-int kvc_comparing_sample(const struct kvc_comparing *c, const struct kvc_compared *t, uint64_t head,
-                         size_t most, size_t most_worst, struct kvc_head_sample *out,
+int kvc_comparing_sample(const struct kvc_comparing *c, const struct kvc_compared *pair,
+                         uint64_t head, size_t most, size_t most_worst, struct kvc_head_sample *out,
                          struct kvc_error *e) {
-    *out = (struct kvc_head_sample){.values = 0};
-    if (check_values(c, t, e)) return -1;
-    if (head >= t->heads)
+    struct kvc_head_sample own = {.size = sizeof own};
+    if (KVC_NULL(e, c, pair, out)) return -1;
+    if (kvc_sized_give(out, &own, sizeof own, "kvc_head_sample", e)) return -1;
+    if (check_values(c, pair, e)) return -1;
+    if (head >= pair->heads)
         return kvc_fail(e, KVC_ERR_USAGE, "no head %" PRIu64 ": there are %" PRIu64, head,
-                        t->heads);
-    return kvc_head_sample_take(c->align.cache, pair_of(c, t), head, most, most_worst, out, e);
+                        pair->heads);
+    if (kvc_head_sample_take(c->align.cache, pair_of(c, pair), head, most, most_worst, &own, e)) {
+        kvc_head_sample_free(&own);
+        return -1;
+    }
+    return kvc_sized_give(out, &own, sizeof own, "kvc_head_sample", e);
 }
 
 /* --- attention --- */
@@ -184,6 +202,7 @@ const struct kvc_cache *kvc_comparing_queries(const struct kvc_comparing *c, str
 }
 
 int kvc_comparing_attention(struct kvc_comparing *c, struct kvc_error *e) {
+    if (KVC_NULL(e, c)) return -1;
     c->attended = (struct kvc_attended){.pairs = &c->pairs,
                                         .cache = {c->align.cache[0], c->align.cache[1]},
                                         .name = {c->options.name[0], c->options.name[1]},
@@ -191,38 +210,47 @@ int kvc_comparing_attention(struct kvc_comparing *c, struct kvc_error *e) {
     return c->attended.queries ? kvc_attend(&c->attended, e) : -1;
 }
 
-static void measure(struct kvc_attention *a, struct kvc_attention_measures *m) {
-    *m = (struct kvc_attention_measures){.queries = a->queries,
-                                         .logit_rms = kvc_attention_logit_rms(a),
-                                         .kl = kvc_attention_kl(a),
-                                         .output_median = kvc_attention_output(a, 0.5),
-                                         .output_p99 = kvc_attention_output(a, 0.99)};
+/* Fills the caller's struct; `a` NULL: with 0. */
+static int measure(struct kvc_attention *a, struct kvc_attention_measures *m) {
+    struct kvc_attention_measures own = {.size = sizeof own};
+    if (a) {
+        own.queries = a->queries;
+        own.logit_rms = kvc_attention_logit_rms(a);
+        own.kl = kvc_attention_kl(a);
+        own.output_median = kvc_attention_output(a, 0.5);
+        own.output_p99 = kvc_attention_output(a, 0.99);
+    }
+    return kvc_sized_give(m, &own, sizeof own, "kvc_attention_measures", NULL);
 }
 
 const struct kvc_compared *kvc_comparing_attended(struct kvc_comparing *c, size_t i, uint64_t head,
                                                   struct kvc_attention_measures *m) {
     if (!c || i >= c->attended.n || head >= c->attended.layer[i].heads) return NULL;
-    measure(&c->attended.layer[i].head[head], m);
+    if (measure(&c->attended.layer[i].head[head], m)) return NULL;
     return &c->attended.layer[i].k->shown;
 }
 
-void kvc_comparing_attended_all(struct kvc_comparing *c, struct kvc_attention_measures *m) {
-    *m = (struct kvc_attention_measures){.queries = 0};
-    if (c) measure(&c->attended.all, m);
+int kvc_comparing_attended_all(struct kvc_comparing *c, struct kvc_attention_measures *m) {
+    return measure(c ? &c->attended.all : NULL, m);
 }
 
 const struct kvc_compared *kvc_comparing_worst(struct kvc_comparing *c, uint64_t *head,
                                                struct kvc_attention_measures *m) {
-    const struct kvc_attended_layer *l = c ? kvc_attended_worst(&c->attended, head) : NULL;
-    if (!l) return NULL;
-    measure(&l->head[*head], m);
+    const struct kvc_attended_layer *l = c && head ? kvc_attended_worst(&c->attended, head) : NULL;
+    if (!l || measure(&l->head[*head], m)) return NULL;
     return &l->k->shown;
 }
 
 int kvc_comparing_query(struct kvc_comparing *c, int last, struct kvc_attention_weights *out,
                         struct kvc_error *e) {
+    if (KVC_NULL(e, out)) return -1;
     uint64_t head;
+    struct kvc_attention_weights own = {.size = sizeof own};
     const struct kvc_attended_layer *l = c ? kvc_attended_worst(&c->attended, &head) : NULL;
-    *out = (struct kvc_attention_weights){.n = 0};
-    return l ? kvc_attended_find(&c->attended, l, head, last, out, e) : 0;
+    if (kvc_sized_give(out, &own, sizeof own, "kvc_attention_weights", e)) return -1;
+    if (l && kvc_attended_find(&c->attended, l, head, last, &own, e)) {
+        kvc_attention_weights_free(&own);
+        return -1;
+    }
+    return kvc_sized_give(out, &own, sizeof own, "kvc_attention_weights", e);
 }

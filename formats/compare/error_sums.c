@@ -3,6 +3,7 @@
 #include "formats/compare/error_sums.h"
 
 #include "codecs/memory.h"
+#include "formats/api/sized.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@ static void add(struct kvc_error_sum *total, const struct kvc_error_sum *part) {
 
 int kvc_error_sums_start(struct kvc_error_sums *s, uint64_t rows, uint64_t channels,
                          struct kvc_error *e) {
-    *s = (struct kvc_error_sums){.rows = rows, .channels = channels};
+    *s = (struct kvc_error_sums){.size = sizeof *s, .rows = rows, .channels = channels};
     s->row = kvc_alloc_zeros(rows, sizeof *s->row);
     s->channel = kvc_alloc_zeros(channels, sizeof *s->channel);
     if (!s->row || !s->channel) {
@@ -25,9 +26,10 @@ int kvc_error_sums_start(struct kvc_error_sums *s, uint64_t rows, uint64_t chann
 }
 
 void kvc_error_sums_free(struct kvc_error_sums *s) {
+    if (!s) return;
     free(s->row);
     free(s->channel);
-    *s = (struct kvc_error_sums){.rows = 0};
+    kvc_sized_clear(s);
 }
 
 unsigned kvc_error_octave(double error) {

@@ -2,6 +2,7 @@
  * parts, positions, shapes. Not for values (compare.c). */
 #include "formats/compare/comparing.h"
 
+#include "formats/api/sized.h"
 #include "formats/cache/keys.h"
 #include "formats/compare/meta_differ.h"
 
@@ -265,7 +266,8 @@ static void compare_parts(const struct facts *d, const struct kvc_part_pair *pai
     const struct kvc_part *a = pair->part[0], *b = pair->part[1];
     char where[64];
     const struct kvc_part *any = a ? a : b;
-    const struct kvc_compared part = {.part = kvc_part_kind_name(any->kind),
+    const struct kvc_compared part = {.size = sizeof part,
+                                      .part = kvc_part_kind_name(any->kind),
                                       .stream = any->stream,
                                       .snapshot = any->snapshot};
     kvc_compared_part(&part, where, sizeof where);
@@ -283,6 +285,8 @@ static void compare_parts(const struct facts *d, const struct kvc_part_pair *pai
 
 int kvc_comparing_facts(struct kvc_comparing *c, kvc_fact_fn *fact, void *state,
                         struct kvc_error *e) {
+    if (KVC_NULL(e, c)) return -1;
+    if (!fact) return kvc_null_function(e, __func__, "fact");
     const struct kvc_pairs *p = &c->pairs;
     struct facts d = {c, {p->cache[0], p->cache[1]}, fact, state};
     compare_tokens(&d);

@@ -51,7 +51,8 @@ static int end_part(struct kvc_groups *g, struct kvc_error *e) {
     int status = 0;
     for (unsigned role = 0; role < ROLES; role++) {
         const struct kvc_matching *m = g->parts ? &g->parts->rows : NULL;
-        struct kvc_group group = {.pair = g->of[role] ? &g->of[role]->shown : NULL};
+        struct kvc_group group = {.size = sizeof group,
+                                  .pair = g->of[role] ? &g->of[role]->shown : NULL};
         uint64_t at = 0;
         for (uint64_t r = 0; g->row[role] && m && r < m->n_runs && !status; r++)
             for (uint64_t i = 0; i < m->run[r].n && !status; i++, at++) {
@@ -102,7 +103,7 @@ int kvc_groups_before(struct kvc_groups *g, const struct kvc_tensor_pair *pair,
 int kvc_groups_after(struct kvc_groups *g, const struct kvc_tensor_pair *pair,
                      const struct kvc_difference *head, const struct kvc_difference *sum,
                      struct kvc_error *e) {
-    struct kvc_group group = {.pair = &pair->shown, .error = *sum};
+    struct kvc_group group = {.size = sizeof group, .pair = &pair->shown, .error = *sum};
     const struct kvc_shape *shape = &g->cache->tensor[pair->tensor[0]].shape;
     const uint64_t dim = shape->heads * shape->dim / pair->heads;
     if (g->by == KVC_GROUP_LAYER) return groups_take(g, &group, e);

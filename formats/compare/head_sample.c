@@ -3,6 +3,7 @@
 #include "formats/compare/head_sample.h"
 
 #include "codecs/memory.h"
+#include "formats/api/sized.h"
 #include "formats/cache/divisor.h"
 #include "formats/cache/scales.h"
 
@@ -112,7 +113,7 @@ int kvc_head_sample_take(const struct kvc_cache *const cache[2], const struct kv
                      .most = most,
                      .most_worst = most_worst,
                      .out = out};
-    *out = (struct kvc_head_sample){.values = 0};
+    *out = (struct kvc_head_sample){.size = sizeof *out};
     w.first = head * w.dim;
     w.step = step_of(pair->parts->rows.rows * w.dim, w.dim, most);
     out->value = kvc_alloc(most, sizeof *out->value);
@@ -133,7 +134,8 @@ int kvc_head_sample_take(const struct kvc_cache *const cache[2], const struct kv
 }
 
 void kvc_head_sample_free(struct kvc_head_sample *s) {
+    if (!s) return;
     free(s->value);
     free(s->worst);
-    *s = (struct kvc_head_sample){.values = 0};
+    kvc_sized_clear(s);
 }

@@ -178,7 +178,8 @@ struct kvc_align_sample kvc_pairs_sample(const struct kvc_pairs *p, enum kvc_rol
 /* Describes a pair for users. */
 static struct kvc_compared shown(const struct kvc_pairs *p, const struct kvc_tensor_pair *t) {
     const struct kvc_part *part = t->parts->part[0] ? t->parts->part[0] : t->parts->part[1];
-    struct kvc_compared x = {.number = (size_t)(t - p->tensor),
+    struct kvc_compared x = {.size = sizeof x,
+                             .number = (size_t)(t - p->tensor),
                              .part = kvc_part_kind_name(part->kind),
                              .stream = part->stream,
                              .snapshot = part->snapshot,

@@ -102,7 +102,7 @@ void kvc_queue_remove(struct kvc_store *s, uint64_t bytes) {
 }
 
 int kvc_store_flush(struct kvc_store *s, int64_t timeout_us) {
-    const kvc_instant until = timeout_us ? kvc_now() + timeout_us : INT64_MAX;
+    const kvc_instant until = timeout_us ? kvc_after(timeout_us) : INT64_MAX;
     pthread_mutex_lock(&s->lock);
     while (s->waiting && kvc_wait_until(&s->idle, &s->lock, until)) continue;
     const int status = s->waiting ? -1 : 0;

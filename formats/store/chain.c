@@ -76,7 +76,7 @@ struct kvc_event {
     struct kvc_memory memory;
     struct kvc_store_load_options options;
     int64_t number;
-    int code;
+    enum kvc_code code;
     struct kvc_event *next;
 };
 
@@ -133,6 +133,7 @@ static int prepare(struct kvc_store *s, const char *tiers, struct kvc_error *e) 
 }
 
 int kvc_store_make(struct kvc_store *s, struct kvc_error *e) {
+    if (KVC_NULL(e, s)) return -1;
     if (s->jobs) return 0;
     for (unsigned i = 0; i < s->n_tiers; i++)
         if (s->tier[i].ops->make && s->tier[i].ops->make(s->tier[i].tier, e)) return -1;
@@ -148,6 +149,7 @@ int kvc_store_make(struct kvc_store *s, struct kvc_error *e) {
 
 struct kvc_store *kvc_store_open(const char *tiers, const struct kvc_store_options *options,
                                  struct kvc_error *e) {
+    if (KVC_NULL(e, tiers)) return NULL;
     struct kvc_store *s = calloc(1, sizeof *s);
     if (!s) {
         kvc_fail_memory(e, "a store");
@@ -200,7 +202,7 @@ static void events_run(struct kvc_task *task) {
                                            : kvc_store_find(x->ns, x->tokens, x->n, NULL, &e);
     x->end = (uint64_t)x->memory.first_position;
     if (hit) x->end = kvc_store_load(hit, &x->memory, &x->options, &e);
-    x->code = e.code == KVC_ERR_USAGE || e.code == KVC_ERR_SLICE ? (int)e.code : 0;
+    x->code = e.code == KVC_ERR_USAGE || e.code == KVC_ERR_SLICE ? e.code : KVC_OK;
     kvc_store_hit_free(hit);
     kvc_store_namespace_close(x->ns);
     pthread_mutex_lock(&s->lock);
@@ -214,11 +216,13 @@ static void events_run(struct kvc_task *task) {
 int64_t kvc_store_submit(struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
                          const struct kvc_memory *m, const struct kvc_store_load_options *options,
                          struct kvc_error *e) {
+    if (KVC_NULL(e, ns, m)) return -1;
+    if (n && KVC_NULL(e, tokens)) return -1;
     struct kvc_store *s = ns->store;
     struct kvc_store_load_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e)) return -1;
-    if (m->size != sizeof *m)
-        return kvc_fail(e, KVC_ERR_USAGE, "struct kvc_memory is of another version of kvc.h");
+    struct kvc_memory memory;
+    if (kvc_sized_take(&memory, sizeof memory, m, "kvc_memory", e)) return -1;
     struct kvc_event *x = calloc(1, sizeof *x);
     if (x && n < SIZE_MAX / 8) x->tokens = malloc((size_t)n * sizeof *tokens + 1);
     if (!x || !x->tokens) {
@@ -229,7 +233,7 @@ int64_t kvc_store_submit(struct kvc_store_namespace *ns, const int32_t *tokens, 
     x->task.run = events_run;
     x->ns = ns;
     x->n = n;
-    x->memory = *m;
+    x->memory = memory;
     x->options = o;
     x->options.progress = NULL; /* it would be called from another thread */
     kvc_namespace_hold(ns);

@@ -67,6 +67,7 @@ static int see(void *state, const struct kvc_object *o, uint64_t size, int64_t u
 }
 
 int64_t kvc_store_drop(struct kvc_store_namespace *ns, struct kvc_error *e) {
+    if (KVC_NULL(e, ns)) return -1;
     struct kvc_store *s = ns->store;
     struct all x = {.tier = 0};
     int status = 0;
@@ -259,6 +260,9 @@ static void choose(struct prompt *p, struct kvc_store_dropped *d) {
 int kvc_store_drop_tokens(struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
                           const struct kvc_store_drop_options *options,
                           struct kvc_store_dropped *dropped, struct kvc_error *e) {
+    if (KVC_NULL(e, ns)) return -1;
+    if (n && KVC_NULL(e, tokens)) return -1;
+    if (kvc_sized_check(dropped, "kvc_store_dropped", e)) return -1;
     struct prompt p = {.ns = ns, .tokens = tokens, .n = n};
     struct kvc_store_dropped own = {.size = sizeof own};
     int status = kvc_sized_take(&p.options, sizeof p.options, options, "kvc_store_drop_options",

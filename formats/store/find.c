@@ -24,21 +24,21 @@ struct search {
     void (*answer)(struct search *x, struct kvc_call *c, size_t from);
 };
 
-int64_t kvc_find_time(const struct kvc_store *s, unsigned tier, int64_t timeout_us) {
-    if (timeout_us) return timeout_us;
-    return s->tier[tier].ops->remote ? s->options.timeout_us : s->options.local_timeout_us;
+kvc_instant kvc_find_until(const struct kvc_store *s, unsigned tier, int64_t timeout_us) {
+    const struct kvc_store_options *o = &s->options;
+    if (timeout_us) return kvc_after(timeout_us);
+    return kvc_after(s->tier[tier].ops->remote ? o->timeout_us : o->local_timeout_us);
 }
 
 /* Asks directories one after the other; then all other tiers at the same time, for what is left. */
 static void search_tiers(struct search *x) {
     struct kvc_store *s = x->s;
     struct kvc_call *remote[KVC_MAX_TIERS] = {NULL};
-    const kvc_instant now = kvc_now();
     for (unsigned i = 0; i < s->n_tiers; i++) {
         const size_t from = x->from;
         if (s->tier[i].ops->remote || from == x->n) continue;
         struct kvc_call *c = kvc_call_ask(s, i, x->op, x->object + from, x->n - from,
-                                          now + kvc_find_time(s, i, x->timeout_us));
+                                          kvc_find_until(s, i, x->timeout_us));
         if (c) x->answer(x, c, from);
         kvc_call_release(c);
     }
@@ -46,7 +46,7 @@ static void search_tiers(struct search *x) {
     for (unsigned i = 0; i < s->n_tiers && from < x->n; i++)
         if (s->tier[i].ops->remote)
             remote[i] = kvc_call_ask(s, i, x->op, x->object + from, x->n - from,
-                                     now + kvc_find_time(s, i, x->timeout_us));
+                                     kvc_find_until(s, i, x->timeout_us));
     for (unsigned i = 0; i < s->n_tiers; i++) {
         if (remote[i]) x->answer(x, remote[i], from);
         kvc_call_release(remote[i]);
@@ -122,6 +122,8 @@ static int prepare(struct kvc_store_hit *hit, const int32_t *tokens,
 struct kvc_store_hit *kvc_store_find(struct kvc_store_namespace *ns, const int32_t *tokens,
                                      uint64_t n, const struct kvc_store_find_options *options,
                                      struct kvc_error *e) {
+    if (KVC_NULL(e, ns)) return NULL;
+    if (n && KVC_NULL(e, tokens)) return NULL;
     struct kvc_store *s = ns->store;
     struct kvc_store_find_options o;
     const kvc_instant now = kvc_now();
@@ -205,6 +207,8 @@ static void name_answer(struct search *x, struct kvc_call *c, size_t from) {
 int64_t kvc_store_find_names(struct kvc_store_namespace *ns, const struct kvc_store_name *names,
                              size_t n, uint8_t *there, const struct kvc_store_find_options *options,
                              struct kvc_error *e) {
+    if (KVC_NULL(e, ns)) return -1;
+    if (n && KVC_NULL(e, names, there)) return -1;
     struct kvc_store *s = ns->store;
     struct kvc_store_find_options o;
     int64_t found = 0;
@@ -233,12 +237,14 @@ int64_t kvc_store_find_names(struct kvc_store_namespace *ns, const struct kvc_st
 /* --- hints --- */
 
 int kvc_store_pin(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e) {
+    if (KVC_NULL(e, hit)) return -1;
     const int64_t now = (int64_t)time(NULL);
     const int64_t until = seconds > 0 && seconds < INT64_MAX - now ? now + seconds : INT64_MAX;
     return kvc_store_notify_all(hit->ns->store, KVC_OP_PIN, hit->object, hit->chunks, until, e);
 }
 
 int kvc_store_unpin(struct kvc_store_hit *hit, struct kvc_error *e) {
+    if (KVC_NULL(e, hit)) return -1;
     return kvc_store_notify_all(hit->ns->store, KVC_OP_PIN, hit->object, hit->chunks, 0, e);
 }
 

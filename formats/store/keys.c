@@ -2,6 +2,7 @@
  * and LMCache compute them, for routers and indexers. Spec: STORE.md, "Keys" and "Proof". */
 #include "formats/store/store.h"
 
+#include "formats/api/sized.h"
 #include "formats/io/hash.h"
 
 #include <errno.h>
@@ -210,6 +211,7 @@ static size_t cbor_int(uint8_t *p, int32_t v) {
 
 int kvc_hash_vllm_cbor(const uint8_t *root, const int32_t *tokens, uint64_t n, uint64_t block,
                        uint8_t *hashes, struct kvc_error *e) {
+    if (n && KVC_NULL(e, tokens, hashes)) return -1;
     if (!block || block > (UINT64_C(1) << 24))
         return kvc_fail(e, KVC_ERR_USAGE, "a block has 1 to 16777216 tokens");
     uint8_t *text = malloc((size_t)block * 9 + 64), none[KVC_STORE_KEY];

@@ -132,8 +132,8 @@ static int take_range(struct range *r, const struct kvc_store_hit *hit,
         return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
     r->cancelled = 0;
     r->began = kvc_now();
-    r->deadline = r->began +
-                  (o->timeout_us ? o->timeout_us : hit->ns->store->options.load_timeout_us);
+    r->deadline = kvc_after(o->timeout_us ? o->timeout_us
+                                          : hit->ns->store->options.load_timeout_us);
     r->first = (size_t)(o->first / chunk);
     r->end = (size_t)((end + chunk - 1) / chunk);
     if (r->first > r->end) r->first = r->end;
@@ -246,6 +246,11 @@ static int give(void *state, size_t i, struct kvc_file *f, struct kvc_bytes *byt
 
 uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load_options *options,
                           kvc_store_chunk_fn *take, void *state, struct kvc_error *e) {
+    if (KVC_NULL(e, hit)) return 0;
+    if (!take) {
+        kvc_null_function(e, __func__, "take");
+        return 0;
+    }
     struct kvc_store_load_options o;
     struct range r;
     struct giving g = {.hit = hit, .take = take, .state = state};
@@ -294,6 +299,7 @@ static void free_pieces(void *state) {
 
 struct kvc_file *kvc_store_get(struct kvc_store_hit *hit,
                                const struct kvc_store_load_options *options, struct kvc_error *e) {
+    if (KVC_NULL(e, hit)) return NULL;
     /* the pieces have no names for messages */
     static const struct kvc_join_options join = {.size = sizeof join, .name = "the prefix"};
     struct kvc_store_load_options o;
@@ -327,8 +333,8 @@ struct kvc_file *kvc_store_get(struct kvc_store_hit *hit,
 
 struct loading {
     struct kvc_store_hit *hit;
-    const struct kvc_memory *m;
-    const struct kvc_store_load_options *o;
+    struct kvc_memory m; /* with arrays of this library's size */
+    struct kvc_store_load_options o;
     struct kvc_memory_array *array; /* moved to the chunk */
     uint64_t bytes;
 };
@@ -336,14 +342,14 @@ struct loading {
 /* Decodes the positions that a chunk and the memory share. */
 static int load_decode(struct loading *l, size_t i, const struct kvc_file *f, struct kvc_error *e) {
     const uint64_t chunk = l->hit->ns->chunk, begins = i * chunk;
-    const uint64_t first = (uint64_t)l->m->first_position, end = first + l->m->tokens;
+    const uint64_t first = (uint64_t)l->m.first_position, end = first + l->m.tokens;
     const uint64_t from = begins > first ? begins : first,
                    to = begins + chunk < end ? begins + chunk : end;
-    struct kvc_memory m = *l->m;
+    struct kvc_memory m = l->m;
     const struct kvc_load_how how = {.size = sizeof how,
-                                     .threads = l->o->threads,
-                                     .convert = l->o->convert,
-                                     .pairing = l->o->pairing};
+                                     .threads = l->o.threads,
+                                     .convert = l->o.convert,
+                                     .pairing = l->o.pairing};
     if (from >= to) return 0;
     m.first_position = (int64_t)from;
     m.tokens = to - from;
@@ -353,7 +359,8 @@ static int load_decode(struct loading *l, size_t i, const struct kvc_file *f, st
     }
     for (size_t k = 0; k < m.n_arrays; k++) {
         l->array[k] = m.arrays[k];
-        l->array[k].data = (uint8_t *)m.arrays[k].data + (from - first) * m.arrays[k].token;
+        l->array[k].data = (uint8_t *)m.arrays[k].data +
+                           (from - first) * (uint64_t)m.arrays[k].token;
     }
     m.arrays = l->array;
     return kvc_file_load(f, &m, &how, e);
@@ -375,10 +382,26 @@ static int load_one(void *state, size_t i, struct kvc_file *f, struct kvc_bytes 
     return -1;
 }
 
+/* Takes the caller's memory. The caller of this function frees *own. */
+static int take_memory(struct loading *l, const struct kvc_memory *callers,
+                       struct kvc_memory_array **own, struct kvc_error *e) {
+    struct kvc_memory *m = &l->m;
+    if (kvc_sized_take(m, sizeof *m, callers, "kvc_memory", e)) return -1;
+    if (m->n_arrays && (!m->arrays || !m->array_size))
+        return kvc_fail(e, KVC_ERR_USAGE, "kvc_memory: arrays or array_size is not set");
+    if (!(*own = calloc(m->n_arrays + 1, 2 * sizeof **own))) return kvc_fail_memory(e, "arrays");
+    for (size_t k = 0; k < m->n_arrays; k++)
+        if (kvc_sized_take_at(*own + k, sizeof **own, m->arrays, m->array_size, k,
+                              "kvc_memory_array", e))
+            return -1;
+    m->arrays = *own;
+    m->array_size = sizeof **own;
+    l->array = *own + m->n_arrays;
+    return 0;
+}
+
 static int check_memory(const struct kvc_memory *m, const struct kvc_store_hit *hit,
                         struct kvc_error *e) {
-    if (m->size != sizeof *m || m->array_size != sizeof *m->arrays)
-        return kvc_fail(e, KVC_ERR_USAGE, "struct kvc_memory is of another version of kvc.h");
     if (m->first_position < 0 || (uint64_t)m->first_position > hit->asked)
         return kvc_fail(e, KVC_ERR_USAGE, "memory begins behind what was looked for");
     for (size_t k = 0; k < m->n_arrays; k++)
@@ -389,27 +412,31 @@ static int check_memory(const struct kvc_memory *m, const struct kvc_store_hit *
     return 0;
 }
 
+/* Loads the positions of the memory. Returns where they end. */
+static uint64_t load_range(struct loading *l, const struct kvc_store_load_options *options,
+                           struct kvc_error *e) {
+    struct kvc_store_load_options *o = &l->o;
+    struct range r;
+    const uint64_t first = l->m.first_position > 0 ? (uint64_t)l->m.first_position : 0;
+    if (kvc_sized_take(o, sizeof *o, options, "kvc_store_load_options", e)) return first;
+    if (check_memory(&l->m, l->hit, e)) return first;
+    o->first = first;
+    o->end = first + l->m.tokens;
+    if (!l->m.tokens || take_range(&r, l->hit, o, e)) return first;
+    const size_t used = fetch_range(l->hit, &r, o, 0, load_one, l, e);
+    finish(l->hit, &r, used, l->bytes);
+    const uint64_t end = (r.first + used) * l->hit->ns->chunk;
+    if (!used || end < first) return first;
+    return end < o->end ? end : o->end;
+}
+
 uint64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m,
                         const struct kvc_store_load_options *options, struct kvc_error *e) {
-    struct kvc_store_load_options o;
-    struct range r;
-    const uint64_t first = m->first_position > 0 ? (uint64_t)m->first_position : 0,
-                   chunk = hit->ns->chunk;
-    struct loading l = {.hit = hit, .m = m, .o = &o};
+    if (KVC_NULL(e, hit, m)) return 0;
+    struct loading l = {.hit = hit};
+    struct kvc_memory_array *own = NULL;
     if (e) *e = (struct kvc_error){.code = KVC_OK};
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) ||
-        check_memory(m, hit, e))
-        return first;
-    o.first = first;
-    o.end = first + m->tokens;
-    if (!m->tokens || take_range(&r, hit, &o, e)) return first;
-    if (!(l.array = calloc(m->n_arrays + 1, sizeof *l.array))) {
-        kvc_fail_memory(e, "arrays");
-        return first;
-    }
-    const size_t used = fetch_range(hit, &r, &o, 0, load_one, &l, e);
-    free(l.array);
-    finish(hit, &r, used, l.bytes);
-    const uint64_t end = (r.first + used) * chunk;
-    return !used || end < first ? first : end < o.end ? end : o.end;
+    const uint64_t end = take_memory(&l, m, &own, e) ? 0 : load_range(&l, options, e);
+    free(own);
+    return end;
 }

@@ -76,9 +76,11 @@ static int move_all(struct moving *m) {
 int kvc_store_copy(struct kvc_store *from, struct kvc_store *to,
                    const struct kvc_store_move_options *options, struct kvc_store_moved *moved,
                    struct kvc_error *e) {
+    if (KVC_NULL(e, from, to)) return -1;
+    if (kvc_sized_check(moved, "kvc_store_moved", e)) return -1;
     struct moving m = {.from = from, .to = to, .e = e};
     if (begin(&m, options) || move_all(&m)) return -1;
-    return kvc_sized_give(moved, &m.sum, sizeof m.sum, "kvc_store_moved", e);
+    return moved ? kvc_sized_give(moved, &m.sum, sizeof m.sum, "kvc_store_moved", e) : 0;
 }
 
 /* --- archives --- */
@@ -97,6 +99,9 @@ static int write_out(void *state, const void *data, size_t n, struct kvc_error *
 int kvc_store_export(struct kvc_store *s, const struct kvc_store_move_options *options,
                      kvc_write_fn *write, void *state, struct kvc_store_moved *moved,
                      struct kvc_error *e) {
+    if (KVC_NULL(e, s)) return -1;
+    if (!write) return kvc_null_function(e, __func__, "write");
+    if (kvc_sized_check(moved, "kvc_store_moved", e)) return -1;
     struct output out = {.write = write, .state = state};
     struct kvc_sink sink = {.write = write_out, .state = &out};
     struct kvc_member_sink members;
@@ -105,7 +110,7 @@ int kvc_store_export(struct kvc_store *s, const struct kvc_store_move_options *o
     struct kvc_tar *tar = kvc_tar_open(&sink, &members, e);
     if (!tar) return -1;
     if (kvc_tar_close(tar, move_all(&m), e)) return -1;
-    return kvc_sized_give(moved, &m.sum, sizeof m.sum, "kvc_store_moved", e);
+    return moved ? kvc_sized_give(moved, &m.sum, sizeof m.sum, "kvc_store_moved", e) : 0;
 }
 
 struct kvc_store_archive {
@@ -151,6 +156,7 @@ static int read_names(struct kvc_store_archive *a, struct kvc_error *e) {
 }
 
 struct kvc_store_archive *kvc_store_archive_open(const char *path, struct kvc_error *e) {
+    if (KVC_NULL(e, path)) return NULL;
     struct kvc_store_archive *a = calloc(1, sizeof *a);
     if (!a) {
         kvc_fail_memory(e, "an archive");
@@ -180,9 +186,11 @@ static int import_member(struct moving *m, const struct kvc_store_archive *a, si
 int kvc_store_import(struct kvc_store *s, const struct kvc_store_archive *a,
                      const struct kvc_store_move_options *options, struct kvc_store_moved *moved,
                      struct kvc_error *e) {
+    if (KVC_NULL(e, s, a)) return -1;
+    if (kvc_sized_check(moved, "kvc_store_moved", e)) return -1;
     struct moving m = {.to = s, .total = kvc_bundle_size(&a->bundle), .e = e};
     if (begin(&m, options)) return -1;
     for (size_t i = 0; i < a->bundle.n; i++)
         if (import_member(&m, a, i)) return -1;
-    return kvc_sized_give(moved, &m.sum, sizeof m.sum, "kvc_store_moved", e);
+    return moved ? kvc_sized_give(moved, &m.sum, sizeof m.sum, "kvc_store_moved", e) : 0;
 }

@@ -104,6 +104,7 @@ static int describe(struct kvc_store_namespace *ns, const struct kvc_file *f,
 struct kvc_store_namespace *
 kvc_store_namespace_like(struct kvc_store *s, const struct kvc_file *f,
                          const struct kvc_store_namespace_options *options, struct kvc_error *e) {
+    if (KVC_NULL(e, s, f)) return NULL;
     struct kvc_store_namespace_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e)) return NULL;
     struct kvc_store_namespace *ns = new_namespace(s, &o, e);
@@ -173,7 +174,7 @@ static int read_facts(struct kvc_store_namespace *ns, const struct kvc_object *o
         (facts.has_tenant && memcmp(facts.tenant, ns->tenant, KVC_KEY_BYTES) != 0))
         return kvc_fail(e, KVC_ERR_USAGE, "namespace %.16s belongs to %s", ns->name,
                         facts.has_tenant ? "a tenant, whose secret is needed" : "no tenant");
-    ns->is_stored = 1;
+    ns->is_stored = !ns->packs_with; /* the profile may be missing */
     return take_facts(ns, &facts, e);
 }
 
@@ -196,6 +197,7 @@ static int settle_recipe(struct kvc_store_namespace *ns, const char *asked, stru
 struct kvc_store_namespace *
 kvc_store_namespace_named(struct kvc_store *s, const char *name,
                           const struct kvc_store_namespace_options *options, struct kvc_error *e) {
+    if (KVC_NULL(e, s, name)) return NULL;
     struct kvc_store_namespace_options o;
     struct search search = {.name = name};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e)) return NULL;
@@ -239,11 +241,56 @@ static struct kvc_object facts_object(const struct kvc_store_namespace *ns) {
     return o;
 }
 
-/* Writes an object to the tiers from `first` to `end` that lack it. -1: none took it. */
-static int put_object(struct kvc_store *s, unsigned first, unsigned end, const struct kvc_object *o,
-                      const void *data, size_t size, struct kvc_error *e) {
+static int check_facts(const struct kvc_object *o, const void *data, size_t size,
+                       struct kvc_error *e) {
+    struct kvc_namespace_facts facts = {.size = sizeof facts};
+    if (kvc_namespace_read(data, size, &facts, e)) return -1;
+    if (memcmp(facts.ns, o->key, sizeof facts.ns) == 0) return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "its facts are of another name");
+}
+
+static int check_profile(const struct kvc_object *o, const void *data, size_t size,
+                         struct kvc_error *e) {
+    struct kvc_profile_info info = {.size = sizeof info};
+    struct kvc_profile *p = kvc_shared_profile_open_memory(data, size, e);
+    if (!p) return -1;
+    kvc_shared_profile_describe(p, &info);
+    const int same = memcmp(info.sha256, o->key, sizeof o->key) == 0;
+    kvc_shared_profile_close(p);
+    return same ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "its hash is another than its name");
+}
+
+int kvc_object_check(const struct kvc_store *s, const struct kvc_object *o, const void *data,
+                     size_t size, struct kvc_error *e) {
+    if (kvc_chunk_signature(s, o, data, &size, e)) return -1;
+    if (o->kind == KVC_OBJECT_NAMESPACE) return check_facts(o, data, size, e);
+    return check_profile(o, data, size, e);
+}
+
+/* Returns 1 if a tier has the object and it is damaged. Objects of a later kvc, and those that this
+ * process cannot verify for its key, are others' good ones. */
+static int is_damaged(struct kvc_store *s, unsigned tier, const struct kvc_object *o) {
+    struct kvc_error why = {.code = KVC_OK};
+    struct kvc_bytes *bytes = kvc_store_read_tier(s, tier, o, kvc_now() + KVC_OBJECT_TIME, &why);
+    if (bytes) kvc_object_check(s, o, bytes->data, bytes->size, &why);
+    kvc_bytes_release(bytes);
+    return why.code == KVC_ERR_DAMAGED || why.code == KVC_ERR_UNKNOWN;
+}
+
+/* Writes an object to a tier that lacks it, or with `checks` has a damaged one. -1: it failed. */
+static int put_to_tier(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
+                       struct kvc_bytes *bytes, int checks, struct kvc_error *e) {
     /* without a profile many chunks cannot be read */
-    const struct kvc_tier_put how = {.pin = o->kind == KVC_OBJECT_PROFILE};
+    struct kvc_tier_put how = {.pin = o->kind == KVC_OBJECT_PROFILE};
+    const int put = kvc_store_put_tier(s, tier, o, bytes, &how, kvc_now() + KVC_OBJECT_TIME, e);
+    if (put != KVC_PUT_SHARED || !checks || !is_damaged(s, tier, o)) return put;
+    how.replace = 1;
+    return kvc_store_put_tier(s, tier, o, bytes, &how, kvc_now() + KVC_OBJECT_TIME, e);
+}
+
+/* Writes an object to the tiers from `first` to `end`. -1: none took it. */
+static int put_object(struct kvc_store *s, unsigned first, unsigned end, const struct kvc_object *o,
+                      const void *data, size_t size, int checks, struct kvc_error *e) {
     void *copy = malloc(size + 1);
     unsigned stored = 0;
     if (!copy) return kvc_fail_memory(e, "an object");
@@ -254,34 +301,34 @@ static int put_object(struct kvc_store *s, unsigned first, unsigned end, const s
     }
     struct kvc_bytes *bytes = kvc_bytes_of(copy, size);
     if (!bytes) return kvc_fail_memory(e, "an object");
-    for (; first < end; first++)
-        stored += kvc_store_put_tier(s, first, o, bytes, &how, kvc_now() + KVC_OBJECT_TIME, e) >= 0;
+    for (; first < end; first++) stored += put_to_tier(s, first, o, bytes, checks, e) >= 0;
     kvc_bytes_release(bytes);
     return stored ? 0 : -1;
 }
 
-/* Writes the profile that chunks are packed with, and the facts. */
-static int put_facts(struct kvc_store_namespace *ns, unsigned first, unsigned end,
+/* Writes the profile that chunks are packed with, and the facts. With `checks` those that are there
+ * already are read and checked. */
+static int put_facts(struct kvc_store_namespace *ns, unsigned first, unsigned end, int checks,
                      struct kvc_error *e) {
     const struct kvc_object o = facts_object(ns);
     if (ns->packs_with) {
         const struct kvc_profile_info info = profile_info(ns->packs_with);
         const struct kvc_object p = profile_object(info.sha256);
-        if (put_object(ns->store, first, end, &p, info.data, info.bytes, e)) return -1;
+        if (put_object(ns->store, first, end, &p, info.data, info.bytes, checks, e)) return -1;
     }
-    return put_object(ns->store, first, end, &o, ns->facts, strlen(ns->facts), e);
+    return put_object(ns->store, first, end, &o, ns->facts, strlen(ns->facts), checks, e);
 }
 
 int kvc_namespace_store(struct kvc_store_namespace *ns, struct kvc_error *e) {
     pthread_mutex_lock(&ns->lock);
-    if (!ns->is_stored) ns->is_stored = !put_facts(ns, 0, ns->store->n_tiers, e);
+    if (!ns->is_stored) ns->is_stored = !put_facts(ns, 0, ns->store->n_tiers, 1, e);
     const int status = ns->is_stored ? 0 : -1;
     pthread_mutex_unlock(&ns->lock);
     return status;
 }
 
 void kvc_namespace_keep(struct kvc_store_namespace *ns, unsigned tier) {
-    put_facts(ns, tier, tier + 1, NULL);
+    put_facts(ns, tier, tier + 1, 0, NULL);
 }
 
 void kvc_namespace_touch(struct kvc_store_namespace *ns, unsigned tier) {

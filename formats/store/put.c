@@ -5,15 +5,29 @@
 
 #include "formats/api/sized.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #define PUT_TIME 60000000 /* microseconds, of an object on a tier */
+/* Seconds that an object lives at most, some 31 000 years: sums with the time of day do not
+ * overflow, in any tier. */
+#define MOST_SECONDS INT64_C(1000000000000)
+
+static int take_options(struct kvc_store_put_options *o,
+                        const struct kvc_store_put_options *callers, struct kvc_error *e) {
+    if (kvc_sized_take(o, sizeof *o, callers, "kvc_store_put_options", e)) return -1;
+    if (o->seconds < 0)
+        return kvc_fail(e, KVC_ERR_USAGE, "an object cannot live for %" PRId64 " seconds",
+                        o->seconds);
+    if (o->seconds > MOST_SECONDS) o->seconds = MOST_SECONDS;
+    return 0;
+}
 
 /* A cache that is to be put. */
 struct put_job {
     struct kvc_task task;
     struct kvc_store_namespace *ns;
-    struct kvc_file *file;
+    const struct kvc_file *file;
     struct kvc_file *given; /* `file` with the caller's extras; NULL: it has its own */
     struct kvc_store_put_options options;
     const int32_t *tokens;
@@ -52,16 +66,17 @@ static int hear(void *state, uint64_t done, uint64_t total) {
 }
 
 /* Packs an object of a cache: a chunk, all of it, or with its name. `job` NULL: no progress. */
-static int pack(const struct kvc_chunk *chunk, struct kvc_file *f, unsigned threads,
+static int pack(const struct kvc_chunk *chunk, const struct kvc_file *f, unsigned threads,
                 struct put_job *job, void **data, size_t *size, struct kvc_error *e) {
     const struct kvc_store_namespace *ns = chunk->ns;
     const int cut = !chunk->whole && !chunk->name;
-    const struct kvc_part_options part = {.size = sizeof part,
-                                          .first = cut ? chunk->i * ns->chunk : 0,
-                                          .end = cut ? (chunk->i + 1) * ns->chunk : 0,
-                                          .no_companions = 1,
-                                          .store_name = chunk->name ? chunk->name->bytes : NULL,
-                                          .store_name_bytes = chunk->name ? chunk->name->size : 0};
+    const struct kvc_select_options part = {.size = sizeof part,
+                                            .first = cut ? chunk->i * ns->chunk : 0,
+                                            .end = cut ? (chunk->i + 1) * ns->chunk : 0,
+                                            .no_companions = 1,
+                                            .store_name = chunk->name ? chunk->name->bytes : NULL,
+                                            .store_name_bytes = chunk->name ? chunk->name->size
+                                                                            : 0};
     const struct kvc_write_options how = {.size = sizeof how,
                                           .threads = threads,
                                           .progress = job && job->options.progress ? hear : NULL,
@@ -86,8 +101,8 @@ static int prove(const struct kvc_chunk *chunk, const void *data, size_t size, i
 /* Packs and signs an object; proves that it will be found, by the same checks as after reading; and
  * stores the facts of its namespace. */
 static struct kvc_bytes *make_object(const struct kvc_chunk *chunk, const struct kvc_object *o,
-                                     struct kvc_file *f, unsigned threads, struct put_job *job,
-                                     int proved, struct kvc_error *e) {
+                                     const struct kvc_file *f, unsigned threads,
+                                     struct put_job *job, int proved, struct kvc_error *e) {
     void *data = NULL;
     size_t size = 0;
     int status = pack(chunk, f, threads, job, &data, &size, e);
@@ -327,17 +342,16 @@ static int has_first(struct kvc_store *s, const struct kvc_object *o, uint64_t *
 }
 
 int kvc_store_put_name(struct kvc_store_namespace *ns, const struct kvc_store_name *name,
-                       struct kvc_file *f, const struct kvc_store_put_options *options,
+                       const struct kvc_file *f, const struct kvc_store_put_options *options,
                        struct kvc_error *e) {
+    if (KVC_NULL(e, ns, name, f)) return -1;
     struct kvc_store *s = ns->store;
     struct kvc_store_put_options o;
     struct kvc_object object;
     struct kvc_error why = {.code = KVC_OK};
     const struct kvc_chunk chunk = {.ns = ns, .name = name};
     uint64_t unasked;
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e) ||
-        kvc_named_object(ns, name, &object, e))
-        return -1;
+    if (take_options(&o, options, e) || kvc_named_object(ns, name, &object, e)) return -1;
     uint64_t *const stored_bytes = o.stored_bytes ? o.stored_bytes : &unasked;
     *stored_bytes = 0;
     if (has_first(s, &object, stored_bytes)) return 0;
@@ -401,9 +415,9 @@ static void put_run(struct kvc_task *task) {
 
 /* Gives the cache the caller's extras: chunks carry what their keys take. */
 static int take_extras(struct put_job *job, struct kvc_error *e) {
-    const struct kvc_part_options all = {.size = sizeof all,
-                                         .extras = job->options.extras,
-                                         .n_extras = job->options.n_extras};
+    const struct kvc_select_options all = {.size = sizeof all,
+                                           .extras = job->options.extras,
+                                           .n_extras = job->options.n_extras};
     if (!all.n_extras) return 0;
     if (!(job->given = kvc_file_select(job->file, &all, e))) return -1;
     job->file = job->given;
@@ -479,10 +493,11 @@ static int wait_for(struct put_job *job, struct kvc_error *e) {
     return status;
 }
 
-int kvc_store_put(struct kvc_store_namespace *ns, struct kvc_file *f,
+int kvc_store_put(struct kvc_store_namespace *ns, const struct kvc_file *f,
                   const struct kvc_store_put_options *options, struct kvc_error *e) {
+    if (KVC_NULL(e, ns, f)) return -1;
     struct kvc_store_put_options o;
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e)) return -1;
+    if (take_options(&o, options, e)) return -1;
     struct put_job *job = calloc(1, sizeof *job);
     if (!job) return kvc_fail_memory(e, "what is put");
     *job = (struct put_job){
@@ -505,8 +520,9 @@ int kvc_store_put(struct kvc_store_namespace *ns, struct kvc_file *f,
     return job->waits ? wait_for(job, e) : 0;
 }
 
-int kvc_store_put_check(struct kvc_store_namespace *ns, struct kvc_file *f, int try_recipe,
+int kvc_store_put_check(struct kvc_store_namespace *ns, const struct kvc_file *f, int try_recipe,
                         uint64_t *tokens, struct kvc_error *e) {
+    if (KVC_NULL(e, ns, f, tokens)) return -1;
     struct kvc_chunk chunk = {.ns = ns};
     size_t chunks, size;
     void *data = NULL;

@@ -98,6 +98,11 @@ int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void *
 int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, const void *data,
                         size_t *size, struct kvc_error *e);
 
+/* Checks the bytes of a profile or of the facts of a namespace: its signature, and that it is what
+ * its name says. */
+int kvc_object_check(const struct kvc_store *s, const struct kvc_object *o, const void *data,
+                     size_t size, struct kvc_error *e);
+
 /* Returns the bytes of a tier's objects, of a namespace or all (NULL); 0: they are unknown
  * (tiers.c). */
 uint64_t kvc_store_bytes(struct kvc_store *s, unsigned tier, const struct kvc_store_namespace *ns);
@@ -117,9 +122,9 @@ struct kvc_store_hit {
     int late;
     char tiers[256];
 };
-/* Returns the microseconds that a tier has for finding; timeout_us 0: as the store's options say.
+/* Returns the instant until which a tier may look; timeout_us 0: as the store's options say.
  */
-int64_t kvc_find_time(const struct kvc_store *s, unsigned tier, int64_t timeout_us);
+kvc_instant kvc_find_until(const struct kvc_store *s, unsigned tier, int64_t timeout_us);
 /* Writes which tiers its chunks come from. */
 void kvc_hit_list_tiers(struct kvc_store_hit *hit);
 /* Counts the objects of a chain that a tier has, from the first one on. -1 if it cannot be asked.

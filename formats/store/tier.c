@@ -15,6 +15,11 @@ kvc_instant kvc_now(void) {
     return (kvc_instant)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
+kvc_instant kvc_after(int64_t microseconds) {
+    const kvc_instant now = kvc_now();
+    return microseconds < INT64_MAX - now ? now + microseconds : INT64_MAX;
+}
+
 void kvc_condition_init(pthread_cond_t *cond) {
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);

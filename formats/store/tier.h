@@ -121,6 +121,8 @@ struct kvc_tier_ops {
 /* --- for backends and the store --- */
 
 kvc_instant kvc_now(void);
+/* Returns the instant after so many microseconds; the last one there is where it would be later. */
+kvc_instant kvc_after(int64_t microseconds);
 /* Waits for a change until an instant; returns 0 when that is over. The lock is held; the condition
  * is one of kvc_condition_init(), whose waits end by CLOCK_MONOTONIC. */
 int kvc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, kvc_instant until);

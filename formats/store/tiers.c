@@ -29,10 +29,11 @@ unsigned kvc_store_tiers(const struct kvc_store *s) {
 
 int kvc_store_describe_tier(struct kvc_store *s, unsigned tier, int64_t timeout_us,
                             struct kvc_store_tier_info *info, struct kvc_error *e) {
+    if (KVC_NULL(e, s, info)) return -1;
     struct kvc_store_tier_info own = {.objects = -1, .bytes = -1, .limit = -1};
     if (check_tier(s, tier, e)) return -1;
     const struct kvc_store_tier *t = &s->tier[tier];
-    const int failed = timeout_us && t->ops->facts(t->tier, &own, kvc_now() + timeout_us, e) != 0;
+    const int failed = timeout_us && t->ops->facts(t->tier, &own, kvc_after(timeout_us), e) != 0;
     own.url = t->url;
     own.scheme = t->ops->scheme;
     own.what = t->ops->what;
@@ -67,12 +68,16 @@ static int walk_tier(struct kvc_store *s, struct walk *w, const struct kvc_store
 
 int kvc_store_walk_tier(struct kvc_store *s, unsigned tier, const struct kvc_store_namespace *ns,
                         kvc_store_walk_fn *fn, void *state, struct kvc_error *e) {
+    if (KVC_NULL(e, s)) return -1;
+    if (!fn) return kvc_null_function(e, __func__, "fn");
     struct walk w = {.tier = tier, .fn = fn, .state = state};
     return check_tier(s, tier, e) ? -1 : walk_tier(s, &w, ns, e);
 }
 
 int kvc_store_walk(struct kvc_store *s, const struct kvc_store_namespace *ns, kvc_store_walk_fn *fn,
                    void *state, struct kvc_error *e) {
+    if (KVC_NULL(e, s)) return -1;
+    if (!fn) return kvc_null_function(e, __func__, "fn");
     struct walk w = {.fn = fn, .state = state};
     for (; w.tier < s->n_tiers && !w.stopped; w.tier++)
         if (walk_tier(s, &w, ns, e)) return -1;
@@ -116,6 +121,7 @@ static int by_name(const void *a, const void *b) {
 
 int kvc_store_namespaces(struct kvc_store *s, kvc_store_namespace_text **names, size_t *n,
                          struct kvc_error *e) {
+    if (KVC_NULL(e, s, names, n)) return -1;
     struct names x = {.n = 0};
     int status = 0;
     for (unsigned i = 0; i < s->n_tiers && !status; i++) {
@@ -142,6 +148,7 @@ int kvc_store_hit_next(const struct kvc_store_hit *hit, char name[KVC_STORE_OBJE
 
 int kvc_store_object(struct kvc_store *s, unsigned tier, const char *name,
                      struct kvc_store_object_info *info, struct kvc_error *e) {
+    if (KVC_NULL(e, s, name, info)) return -1;
     struct kvc_store_object_info own = {.size = sizeof own};
     struct kvc_object o;
     if (check_tier(s, tier, e)) return -1;
@@ -159,19 +166,25 @@ int kvc_store_object(struct kvc_store *s, unsigned tier, const char *name,
 int kvc_store_clean(struct kvc_store *s, unsigned tier,
                     const struct kvc_store_clean_options *options,
                     struct kvc_store_cleaned *cleaned, struct kvc_error *e) {
+    if (KVC_NULL(e, s)) return -1;
+    if (kvc_sized_check(cleaned, "kvc_store_cleaned", e)) return -1;
     struct kvc_store_clean_options o;
     struct kvc_store_cleaned own;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_clean_options", e) ||
         check_tier(s, tier, e))
         return -1;
+    if (o.older < 0)
+        return kvc_fail(e, KVC_ERR_USAGE, "objects cannot be older than %" PRId64 " s", o.older);
     const struct kvc_store_tier *t = &s->tier[tier];
     if (!t->ops->clean) return lacks(t, "limits of its own", e);
     if (t->ops->clean(t->tier, &o, &own, e)) return -1;
-    return kvc_sized_give(cleaned, &own, sizeof own, "kvc_store_cleaned", e);
+    return cleaned ? kvc_sized_give(cleaned, &own, sizeof own, "kvc_store_cleaned", e) : 0;
 }
 
 int kvc_store_configure(struct kvc_store *s, unsigned tier, const char *const *set, char *text,
                         size_t size, struct kvc_error *e) {
+    if (KVC_NULL(e, s)) return -1;
+    if (size && KVC_NULL(e, text)) return -1;
     if (check_tier(s, tier, e)) return -1;
     const struct kvc_store_tier *t = &s->tier[tier];
     if (!t->ops->configure) return lacks(t, "configuration", e);
@@ -184,7 +197,7 @@ void kvc_store_examine(struct kvc_store *s, unsigned tier, kvc_store_finding_fn 
     struct kvc_store_tier_info f;
     struct kvc_error e;
     char text[64];
-    if (tier >= s->n_tiers) return;
+    if (tier >= s->n_tiers || !fn) return;
     const struct kvc_store_tier *t = &s->tier[tier];
     const kvc_instant began = kvc_now();
     const int failed = t->ops->facts(t->tier, &f, began + EXAMINE_TIME, &e);
@@ -198,11 +211,13 @@ void kvc_store_examine(struct kvc_store *s, unsigned tier, kvc_store_finding_fn 
 
 int kvc_store_read_time(const char *name, const char *text, int64_t *microseconds,
                         struct kvc_error *e) {
+    if (KVC_NULL(e, name, text, microseconds)) return -1;
     struct kvc_url url = {.option[0] = {.key = name, .value = text}, .n = 1};
     return kvc_url_time(&url, name, microseconds, e);
 }
 
 int kvc_store_read_size(const char *name, const char *text, uint64_t *bytes, struct kvc_error *e) {
+    if (KVC_NULL(e, name, text, bytes)) return -1;
     struct kvc_url url = {.option[0] = {.key = name, .value = text}, .n = 1};
     return kvc_url_bytes(&url, name, bytes, e);
 }

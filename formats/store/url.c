@@ -23,11 +23,17 @@ static size_t scheme_length(const char *text) {
                : 0;
 }
 
-/* Refuses a path that has a word and a colon as URLs have, and would become a folder. One that is
- * there may have such a name. */
+/* Refuses a path that would become a folder and is none by its looks: it has a word and a colon as
+ * URLs have, or lacks a tier before, between or after commas. One that is there may have such a
+ * name. */
 static int check_path(const char *path, int is_named, struct kvc_error *e) {
     static const char letters[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.";
+    const size_t length = strlen(path);
+    const int lacks_one = *path == ',' || (length && path[length - 1] == ',') || strstr(path, ",,");
+    if (lacks_one && access(path, F_OK))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "'%s': there is no tier before, between or after its commas", path);
     for (const char *p = is_named ? strchr(path, ',') : path; p; p = strchr(p, ',')) {
         p += *p == ',';
         const size_t n = strspn(p, letters);

@@ -69,30 +69,11 @@ static int check_cache(const struct verifying *v, const struct kvc_object *o, co
     return status;
 }
 
-static int check_facts(const struct kvc_object *o, const void *data, size_t size,
-                       struct kvc_error *e) {
-    struct kvc_namespace_facts facts = {.size = sizeof facts};
-    if (kvc_namespace_read(data, size, &facts, e)) return -1;
-    if (memcmp(facts.ns, o->key, sizeof facts.ns) == 0) return 0;
-    return kvc_fail(e, KVC_ERR_DAMAGED, "its facts are of another name");
-}
-
-static int check_profile(const struct kvc_object *o, const void *data, size_t size,
-                         struct kvc_error *e) {
-    struct kvc_profile_info info = {.size = sizeof info};
-    struct kvc_profile *p = kvc_shared_profile_open_memory(data, size, e);
-    if (!p) return -1;
-    kvc_shared_profile_describe(p, &info);
-    const int same = memcmp(info.sha256, o->key, sizeof o->key) == 0;
-    kvc_shared_profile_close(p);
-    return same ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "its hash is another than its name");
-}
-
 static int check_bytes(const struct verifying *v, const struct kvc_object *o, const void *data,
                        size_t size, struct kvc_error *e) {
+    if (o->kind == KVC_OBJECT_NAMESPACE || o->kind == KVC_OBJECT_PROFILE)
+        return kvc_object_check(v->s, o, data, size, e);
     if (kvc_chunk_signature(v->s, o, data, &size, e)) return -1;
-    if (o->kind == KVC_OBJECT_NAMESPACE) return check_facts(o, data, size, e);
-    if (o->kind == KVC_OBJECT_PROFILE) return check_profile(o, data, size, e);
     return check_cache(v, o, data, size, e);
 }
 
@@ -153,6 +134,8 @@ static int open_namespaces(struct verifying *v, struct kvc_error *e) {
 
 int kvc_store_verify(struct kvc_store *s, const struct kvc_store_verify_options *options,
                      struct kvc_store_verified *verified, struct kvc_error *e) {
+    if (KVC_NULL(e, s)) return -1;
+    if (kvc_sized_check(verified, "kvc_store_verified", e)) return -1;
     struct verifying v = {.s = s};
     if (kvc_sized_take(&v.options, sizeof v.options, options, "kvc_store_verify_options", e))
         return -1;
@@ -163,5 +146,6 @@ int kvc_store_verify(struct kvc_store *s, const struct kvc_store_verify_options 
     for (size_t i = 0; i < v.n_ns; i++) kvc_store_namespace_close(v.ns[i]);
     free(v.ns);
     free(v.bad);
-    return status ? -1 : kvc_sized_give(verified, &v.sum, sizeof v.sum, "kvc_store_verified", e);
+    if (status) return -1;
+    return verified ? kvc_sized_give(verified, &v.sum, sizeof v.sum, "kvc_store_verified", e) : 0;
 }

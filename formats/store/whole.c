@@ -68,6 +68,8 @@ static struct kvc_file *search_tier(struct kvc_chunk *chunk, unsigned tier,
 struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *ns, const int32_t *tokens,
                                      uint64_t n, const struct kvc_store_find_options *options,
                                      struct kvc_error *e) {
+    if (KVC_NULL(e, ns)) return NULL;
+    if (n && KVC_NULL(e, tokens)) return NULL;
     struct kvc_store *s = ns->store;
     struct kvc_store_find_options o;
     struct kvc_chunk chunk = {.ns = ns, .tokens = tokens, .whole = n};
@@ -85,7 +87,7 @@ struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *ns, const int32
     kvc_count(s, KVC_COUNT_LOOKUPS, 1);
     kvc_count(s, KVC_COUNT_ASKED, n);
     for (unsigned l = 0; l < s->n_tiers && !f && !status; l++)
-        f = search_tier(&chunk, l, object, keys, kvc_now() + kvc_find_time(s, l, o.timeout_us), e);
+        f = search_tier(&chunk, l, object, keys, kvc_find_until(s, l, o.timeout_us), e);
     if (f) kvc_file_tokens(f, &n);
     if (f) kvc_count(s, KVC_COUNT_FOUND, n);
     free(object);
@@ -108,8 +110,8 @@ static struct kvc_file *read_named(struct kvc_store_namespace *ns,
     struct kvc_object object;
     const struct kvc_chunk chunk = {.ns = ns, .name = name};
     const kvc_instant began = kvc_now(),
-                      deadline = began +
-                                 (o->timeout_us ? o->timeout_us : s->options.load_timeout_us);
+                      deadline = kvc_after(o->timeout_us ? o->timeout_us
+                                                         : s->options.load_timeout_us);
     struct kvc_file *f = NULL;
     if (e) *e = (struct kvc_error){.code = KVC_OK};
     if (kvc_named_object(ns, name, &object, e)) return NULL;
@@ -139,6 +141,7 @@ struct kvc_file *kvc_store_get_name(struct kvc_store_namespace *ns,
                                     const struct kvc_store_name *name,
                                     const struct kvc_store_load_options *options,
                                     struct kvc_error *e) {
+    if (KVC_NULL(e, ns, name)) return NULL;
     struct kvc_store_load_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e)) return NULL;
     return read_named(ns, name, &o, NULL, NULL, e);
@@ -178,6 +181,7 @@ static int load_memory(void *state, struct kvc_file *f, struct kvc_error *e) {
 int kvc_store_load_name(struct kvc_store_namespace *ns, const struct kvc_store_name *name,
                         const struct kvc_memory *m, const struct kvc_store_load_options *options,
                         struct kvc_error *e) {
+    if (KVC_NULL(e, ns, name, m)) return -1;
     struct kvc_store_load_options o;
     struct loading l = {.o = &o};
     struct kvc_error why;
@@ -200,6 +204,8 @@ int kvc_store_load_name(struct kvc_store_namespace *ns, const struct kvc_store_n
 
 int kvc_store_drop_names(struct kvc_store_namespace *ns, const struct kvc_store_name *names,
                          size_t n, struct kvc_error *e) {
+    if (KVC_NULL(e, ns)) return -1;
+    if (n && KVC_NULL(e, names)) return -1;
     struct kvc_store *s = ns->store;
     struct kvc_object *o = n ? kvc_named_objects(ns, names, n, e) : NULL;
     int status = n && !o ? -1 : 0;

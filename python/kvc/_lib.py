@@ -55,7 +55,7 @@ class OpenOptions(Sized):
                 ("note_state", pointer)]
 
 
-class PartOptions(Sized):
+class SelectOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("first", u64), ("end", u64), ("layers", pointer), ("n_layers", u32), ("no_companions", c.c_int),
                 ("whole", c.c_int), ("extras", pointer), ("n_extras", c.c_size_t), ("store_name", pointer), ("store_name_bytes", c.c_size_t)]
 
@@ -79,8 +79,8 @@ class Comparison(Sized):
 
 
 class MemoryArray(c.Structure):
-    _fields_ = [("role", text), ("layer", u32), ("dtype", text), ("heads", u64), ("dim", u64), ("data", pointer), ("page", u64),
-                ("token", u64), ("head", u64), ("channel", u64), ("tokens", u64)]
+    _fields_ = [("role", text), ("layer", u32), ("dtype", text), ("heads", u64), ("dim", u64), ("data", pointer), ("page", i64),
+                ("token", i64), ("head", i64), ("channel", i64), ("tokens", u64)]
 
 
 class Memory(Sized):
@@ -166,7 +166,7 @@ KVC = {
     "kvc_file_open_members": (_f, c.POINTER(text), c.c_size_t, c.POINTER(OpenOptions), _e),
     "kvc_file_open_memory": (_f, pointer, c.c_size_t, c.POINTER(OpenOptions), _e),
     "kvc_file_open_arrays": (_f, c.POINTER(Memory), _e),
-    "kvc_file_select": (_f, _f, c.POINTER(PartOptions), _e),
+    "kvc_file_select": (_f, _f, c.POINTER(SelectOptions), _e),
     "kvc_file_join": (_f, c.POINTER(pointer), c.c_size_t, text, _e),
     "kvc_file_close": (None, _f),
     "kvc_file_format": (text, _f),

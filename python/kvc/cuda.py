@@ -26,11 +26,12 @@ Result = TypeVar("Result")
 
 
 class Pool(c.Structure):
-    _fields_ = [("layers", u64), ("pages", u64), ("page_size", u64), ("heads", u64), ("dim", u64), ("value_bytes", u64)]
+    _fields_ = [("layers", u64), ("pages", u64), ("page_size", u64), ("heads", u64), ("dim", u64), ("value_bytes", u64),
+                ("reserved", u64 * 2)]
 
 
 class PoolStrides(c.Structure):
-    _fields_ = [("layer", i64), ("kv", i64), ("page", i64), ("token", i64), ("head", i64), ("dim", i64)]
+    _fields_ = [("layer", i64), ("kv", i64), ("page", i64), ("token", i64), ("head", i64), ("dim", i64), ("reserved", i64 * 2)]
 
 
 class CudaDestination(Sized):
@@ -40,7 +41,7 @@ class CudaDestination(Sized):
 
 class CudaOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("device", c.c_int), ("threads", c.c_uint), ("slots", c.c_uint), ("slot_bytes", u64),
-                ("multiprocessors", c.c_uint), ("verify", c.c_int), ("first", i64), ("end", i64), ("layers", pointer),
+                ("multiprocessors", c.c_uint), ("verify", c.c_int), ("first", u64), ("end", u64), ("layers", pointer),
                 ("n_layers", u32), ("profile", text), ("model", text), ("weights", text), ("direct", c.c_int),
                 ("profile_folders", text)]
 

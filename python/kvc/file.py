@@ -268,7 +268,7 @@ class File(Handle):
             raise Error(Code.USAGE, f"positions {first} to {end} are no range")
         asked = _lib.chosen_layers(layers, (t.layer for t in self.tensors))
         chosen = _lib.flags(asked)
-        part = _lib.PartOptions(first=first, end=end or 0, layers=_lib.address(chosen), n_layers=len(chosen) if chosen else 0,
+        part = _lib.SelectOptions(first=first, end=end or 0, layers=_lib.address(chosen), n_layers=len(chosen) if chosen else 0,
                                 no_companions=not companions)
         pointer = self.pointer
         try:

@@ -73,7 +73,7 @@ static int load(struct kvc_cuda_plan *p, struct kvc_error *e) {
 /* Tensor i of a plan is what the CPU decodes. */
 static int compare_tensor(const struct kvc_file *f, struct kvc_cuda_plan *p, uint32_t i,
                           const struct kvc_cuda_options *o, struct kvc_error *e) {
-    const struct kvc_load_options options = {.first = o->first, .end = o->end};
+    const struct kvc_load_options options = {.first = (int64_t)o->first, .end = (int64_t)o->end};
     struct kvc_cuda_tensor t = {.size = sizeof t};
     struct kvc_tensor_info info = {.size = sizeof info};
     uint64_t first, n;
@@ -657,9 +657,9 @@ static int arrays_of(struct kvc_memory_array *array, struct kvc_memory *m, const
                                              .dtype = kvc_dtype_info(s->dtype)->name,
                                              .heads = s->heads,
                                              .dim = s->dim,
-                                             .token = kvc_row_bytes(s),
-                                             .head = s->dim * size,
-                                             .channel = size};
+                                             .token = (int64_t)kvc_row_bytes(s),
+                                             .head = (int64_t)(s->dim * size),
+                                             .channel = (int64_t)size};
         if (!(array[t].data = malloc(s->tokens * kvc_row_bytes(s) + 1)))
             return kvc_fail_memory(e, "rows");
         if (kvc_file_read(f, t, 0, s->tokens, array[t].data, e)) return -1;
@@ -687,7 +687,7 @@ static int compare_packs(struct kvc_memory_array *array, struct kvc_memory *m, c
     int status = f ? kvc_file_pack_memory(f, &options, &want, &n, e) : -1;
     kvc_file_close(f);
     for (size_t i = 0; i < m->n_arrays; i++) {
-        bytes[i] = (size_t)(m->tokens * array[i].token);
+        bytes[i] = (size_t)m->tokens * (size_t)array[i].token;
         host[i] = array[i].data;
         array[i].data = NULL;
         if (!status)

@@ -97,18 +97,17 @@ static void make(struct made *c, const struct shape *s) {
                                        .heads = s->heads,
                                        .dim = s->dim,
                                        .data = c->data[i],
-                                       .page = per_page * s->heads * head,
-                                       .token = s->heads_first ? head : s->heads * head,
-                                       .head = s->heads_first ? per_page * head : head,
-                                       .channel = size};
+                                       .page = (int64_t)(per_page * s->heads * head),
+                                       .token = (int64_t)(s->heads_first ? head : s->heads * head),
+                                       .head = (int64_t)(s->heads_first ? per_page * head : head),
+                                       .channel = (int64_t)size};
         for (uint64_t t = 0; t < s->tokens; t++) {
             const uint64_t slot = s->first_slot + t;
             const uint64_t page = s->page_size ? c->table[slot / s->page_size] : 0,
                            in = s->page_size ? slot % s->page_size : t;
+            uint8_t *row = c->data[i] + (int64_t)page * a->page + (int64_t)in * a->token;
             for (uint64_t k = 0; k < s->heads * s->dim; k++)
-                put_value(c->data[i] + page * a->page + in * a->token + k / s->dim * a->head +
-                              k % s->dim * size,
-                          s, k, size);
+                put_value(row + (int64_t)(k / s->dim) * a->head + k % s->dim * size, s, k, size);
         }
     }
     c->m = (struct kvc_memory){.size = sizeof c->m,
@@ -427,7 +426,7 @@ static void unsuitable_input_is_refused(void **state) {
     expect_refusal(&c.m, "quant:zip:bits=4", "without zip and clip");
     expect_refusal(&c.m, "quant:kivi:bits=4:clip", "without zip and clip");
     expect_refusal(&c.m, "outlier:0.02,kivi4", "no device encodes");
-    expect_refusal(NULL, "fast", "no memory is given");
+    expect_refusal(NULL, "fast", "m is NULL");
 
     c.array[1].channel = 3;
     expect_refusal(&c.m, "fast", "array 1");

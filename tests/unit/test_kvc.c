@@ -267,7 +267,7 @@ static void parts_of_a_file(void **state) {
     struct kvc_error *e = kvc_error_new();
     struct kvc_file *f = sample(e);
     const uint8_t layers[] = {0, 1, 0, 1};
-    struct kvc_part_options some = {
+    struct kvc_select_options some = {
         .size = sizeof some, .first = 0, .end = 5, .layers = layers, .n_layers = 4};
     struct kvc_file *part = kvc_file_select(f, &some, e);
     if (!part) fail_msg("%s", kvc_error_message(e));
@@ -316,7 +316,7 @@ static void files_are_joined(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
     struct kvc_file *f = sample(e);
-    struct kvc_part_options some = {.size = sizeof some, .end = 5};
+    struct kvc_select_options some = {.size = sizeof some, .end = 5};
     struct kvc_file *part[2] = {kvc_file_select(f, &some, e)};
     some.first = 5;
     some.end = 16;
@@ -402,7 +402,7 @@ static void two_files_are_compared(void **state) {
     how = (struct kvc_compare_how){.size = sizeof how, .first = 99, .end = 100};
     assert_int_equal(kvc_file_compare(f, p, &how, &found, e), -1);
     assert_int_equal(kvc_error_code(e), 10);
-    const struct kvc_part_options some = {.size = sizeof some, .end = 5};
+    const struct kvc_select_options some = {.size = sizeof some, .end = 5};
     struct kvc_file *part = kvc_file_select(f, &some, e);
     assert_int_equal(kvc_file_compare(f, part, NULL, &found, e), 1);
     assert_int_equal(found.rows_only[0], 11);

@@ -13,7 +13,7 @@ static void damage_is_listed(void **state) {
     const struct kvc_open_options damaged = {.size = sizeof damaged, .damaged = 1};
     struct kvc_survey_info info = {.size = sizeof info};
     struct kvc_damage_info place = {.size = sizeof place};
-    struct kvc_part_options whole = {.size = sizeof whole, .whole = 1};
+    struct kvc_select_options whole = {.size = sizeof whole, .whole = 1};
     struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, &damaged, e);
     if (!p) fail_msg("%s", kvc_error_message(e));
     assert_int_equal(kvc_file_survey(f, &info), -1);
@@ -329,7 +329,7 @@ static void unpacking_into_memory(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
     const char *const paths[] = {"samples/tiny.safetensors", "README.md"};
-    const struct kvc_part_options some = {.size = sizeof some, .end = 5};
+    const struct kvc_select_options some = {.size = sizeof some, .end = 5};
     void *packed;
     size_t n, size;
     struct kvc_file *f = sample(e), *part = kvc_file_select(f, &some, e),

@@ -85,7 +85,7 @@ static void pieces(void **state) {
     struct kvc_error *e = kvc_error_new();
     struct memory m = {0}, source = file_bytes(SAMPLE);
     struct kvc_file *file[2] = {sample(e), packed_sample(&m, e)};
-    struct kvc_piece_section section[2];
+    struct kvc_piece_section section[2] = {{.size = sizeof section[0]}};
     (void)state;
     for (int i = 0; i < 2; i++) {
         struct kvc_file_facts facts = {.size = sizeof facts};
@@ -121,7 +121,7 @@ static void values(void **state) {
     struct kvc_error *e = kvc_error_new();
     struct kvc_file *f = sample(e);
     const uint32_t tensor[2] = {0, 1}, wrong = 60;
-    struct kvc_value_spread spread[2];
+    struct kvc_value_spread spread[2] = {{.size = sizeof spread[0]}};
     float row[2 * 192];
     size_t n = 0;
     (void)state;
@@ -150,14 +150,14 @@ static void fact(void *state, const char *where, const char *what, const char *a
 static void steps(void **state) {
     struct kvc_error *e = kvc_error_new();
     struct kvc_file *a = sample(e);
-    const struct kvc_part_options half = {.size = sizeof half, .end = 8};
+    const struct kvc_select_options half = {.size = sizeof half, .end = 8};
     struct kvc_compare_how how = {.size = sizeof how};
     struct kvc_file *b = kvc_file_select(a, &half, e);
     struct kvc_comparing *c = kvc_comparing_new(a, b, &how, NULL, e);
     const struct kvc_compared *pair;
     struct kvc_difference all, *head;
-    struct kvc_error_sums sums;
-    struct kvc_attention_measures m;
+    struct kvc_error_sums sums = {.size = sizeof sums};
+    struct kvc_attention_measures m = {.size = sizeof m};
     int64_t position[8];
     char text[64];
     int differ = 0;
@@ -203,13 +203,13 @@ static void odd_steps(void **state) {
     struct kvc_error *e = kvc_error_new();
     struct kvc_file *a = sample(e);
     const uint8_t first[1] = {1};
-    const struct kvc_part_options one = {.size = sizeof one, .layers = first, .n_layers = 1};
+    const struct kvc_select_options one = {.size = sizeof one, .layers = first, .n_layers = 1};
     struct kvc_file *b = kvc_file_select(a, &one, e);
     const struct kvc_compare_how how = {.size = sizeof how};
-    struct kvc_attention_measures m = {.queries = 1};
-    struct kvc_attention_weights w;
-    struct kvc_error_sums sums;
-    struct kvc_head_sample taken;
+    struct kvc_attention_measures m = {.size = sizeof m, .queries = 1};
+    struct kvc_attention_weights w = {.size = sizeof w};
+    struct kvc_error_sums sums = {.size = sizeof sums};
+    struct kvc_head_sample taken = {.size = sizeof taken};
     struct kvc_difference all;
     uint64_t at;
     (void)state;

@@ -36,7 +36,7 @@ static struct kvc_file *made(const char *dtype, struct kvc_error *e) {
 }
 
 /* Packs a selection, and opens it again; `bytes` must outlive the handle. */
-static struct kvc_file *packed(const struct kvc_file *f, const struct kvc_part_options *part,
+static struct kvc_file *packed(const struct kvc_file *f, const struct kvc_select_options *part,
                                struct memory *bytes, struct kvc_error *e) {
     struct kvc_file *view = kvc_file_select(f, part, e);
     if (!view || kvc_file_pack(view, NULL, append, bytes, e)) fail_msg("%s", kvc_error_message(e));
@@ -66,9 +66,10 @@ static void keys_of_a_prefix(void **state) {
 
     struct kvc_prefix_info x = {.size = sizeof x};
     struct memory bytes = {0};
-    const struct kvc_part_options second = {
+    const struct kvc_select_options second = {
         .size = sizeof second, .first = 256, .end = 512, .store_name = "n", .store_name_bytes = 1};
-    struct kvc_file *all = packed(f, &(struct kvc_part_options){.size = sizeof second}, &bytes, e);
+    struct kvc_file *all = packed(f, &(struct kvc_select_options){.size = sizeof second}, &bytes,
+                                  e);
     struct memory part_bytes = {0};
     struct kvc_file *part = packed(all, &second, &part_bytes, e);
     assert_int_equal(kvc_file_prefix(part, &x), 0);
@@ -84,7 +85,7 @@ static void keys_of_a_prefix(void **state) {
     kvc_file_close(part);
     kvc_file_close(all);
 
-    const struct kvc_part_options with = {.size = sizeof with, .extras = &extra, .n_extras = 1};
+    const struct kvc_select_options with = {.size = sizeof with, .extras = &extra, .n_extras = 1};
     struct kvc_file *view = kvc_file_select(f, &with, e);
     assert_int_equal(kvc_file_prefix_chain(view, facts.identity, TOKENS, own[0], e), 0);
     assert_memory_equal(own, other, sizeof own);
@@ -119,9 +120,8 @@ static void namespaces(void **state) {
     assert_string_equal(difference, "layers, heads, channels or dtypes");
     assert_int_equal(kvc_namespace_differ(a, b, &at, difference, sizeof difference), 0);
     struct memory bytes = {0};
-    struct kvc_file *p = packed(f,
-                                &(struct kvc_part_options){.size = sizeof(struct kvc_part_options)},
-                                &bytes, e);
+    struct kvc_file *p = packed(
+        f, &(struct kvc_select_options){.size = sizeof(struct kvc_select_options)}, &bytes, e);
     assert_int_equal(kvc_file_namespace(p, 512, tenant, ns, e), 0);
     assert_memory_equal(ns, x.ns, sizeof ns);
     assert_int_equal(kvc_file_namespace(f, 512, tenant, ns, e), -1);

@@ -130,7 +130,7 @@ static void a_handle_of_the_store_is_whole(void **state) {
     assert_good(f = get_stored(s));
     assert_good(kvc_file_check(f, 1, e) == 0);
     check_rows(f);
-    const struct kvc_part_options half = {.size = sizeof half, .end = 256};
+    const struct kvc_select_options half = {.size = sizeof half, .end = 256};
     assert_good(part = kvc_file_select(f, &half, e));
     assert_good(kvc_file_pack_memory(part, NULL, &packed, &n, e) == 0);
     kvc_file_close(part);
@@ -277,6 +277,45 @@ static void a_file_of_the_device_is_whole(void **state) {
     kvc_cuda_plan_free(plan);
 }
 
+/* A plan whose next load is cancelled loads again; its tensors have handles for other processes. */
+static void a_plan_is_cancelled_and_exported(void **state) {
+    (void)state;
+    char path[256];
+    snprintf(path, sizeof path, "%s/plan.kvc", folder);
+    FILE *out = fopen(path, "wb");
+    assert_non_null(out);
+    struct kvc_file *f = open_made();
+    assert_good(kvc_file_pack(f, NULL, append, out, e) == 0);
+    assert_int_equal(fclose(out), 0);
+    kvc_file_close(f);
+    struct kvc_cuda_plan *plan;
+    static uint8_t rows[TOKENS * ROW];
+    assert_good(plan = kvc_cuda_plan_new(path, NULL, NULL, e));
+    kvc_cuda_cancel(plan);
+    assert_int_equal(kvc_cuda_load(plan, NULL, e), -1);
+    assert_non_null(strstr(kvc_error_message(e), "cancelled"));
+    assert_int_equal(kvc_cuda_read(plan, 0, 0, 1, rows, e), -1);
+    assert_good(kvc_cuda_load(plan, NULL, e) == 0 && kvc_cuda_finish(plan, e) == 0);
+    kvc_cuda_cancel(NULL);
+    uint8_t handle[2][KVC_CUDA_HANDLE];
+    uint64_t offset;
+    struct kvc_cuda_tensor t = {.size = sizeof t};
+    for (uint32_t i = 0; i < ARRAYS; i++) {
+        assert_good(kvc_cuda_read(plan, i, 0, TOKENS, rows, e) == 0);
+        assert_memory_equal(rows, made.rows[i], sizeof rows);
+        offset = 1;
+        assert_good(kvc_cuda_export(plan, i, handle[i % 2], &offset, e) == 0);
+        assert_int_equal(kvc_cuda_plan_tensor(plan, i, &t), 0);
+        /* the host's handle is the address */
+        assert_memory_equal(handle[i % 2], &t.address, sizeof t.address);
+        assert_int_equal(offset, 0);
+    }
+    assert_memory_not_equal(handle[0], handle[1], sizeof handle[0]);
+    assert_int_equal(kvc_cuda_export(plan, ARRAYS, handle[0], &offset, e), -1);
+    assert_int_equal(kvc_error_code(e), KVC_ERR_USAGE);
+    kvc_cuda_plan_free(plan);
+}
+
 /* An error that one library fills is read by another. */
 static void errors_cross(void **state) {
     (void)state;
@@ -293,6 +332,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_handle_of_the_store_is_whole),
                                        cmocka_unit_test(damage_is_found_across_libraries),
                                        cmocka_unit_test(a_file_of_the_device_is_whole),
+                                       cmocka_unit_test(a_plan_is_cancelled_and_exported),
                                        cmocka_unit_test(errors_cross)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

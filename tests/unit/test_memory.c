@@ -91,10 +91,10 @@ static void lay_out(struct arrays *x, const char *dtype, uint64_t tokens, uint64
                                             .heads = heads,
                                             .dim = dim,
                                             .data = x->start[i],
-                                            .page = size,
-                                            .token = stride[0],
-                                            .head = stride[1],
-                                            .channel = stride[2]};
+                                            .page = (int64_t)size,
+                                            .token = (int64_t)stride[0],
+                                            .head = (int64_t)stride[1],
+                                            .channel = (int64_t)stride[2]};
     }
 }
 
@@ -112,8 +112,8 @@ static uint8_t *value_at(const struct arrays *x, size_t array, uint64_t token, u
         slot %= x->m.page_size;
         if (x->m.table) page = x->m.table[page];
     } else slot = token;
-    return (uint8_t *)a->data + page * a->page + slot * a->token + head * a->head +
-           channel * a->channel;
+    return (uint8_t *)a->data + (int64_t)page * a->page + (int64_t)slot * a->token +
+           (int64_t)head * a->head + (int64_t)channel * a->channel;
 }
 
 static void same_values(const struct arrays *x, const struct arrays *y, uint64_t skipped) {
@@ -309,7 +309,7 @@ static void facts_and_windows(void **state) {
     to.n_arrays = 1, to.tokens = T + 1;
     assert_int_equal(kvc_file_load(g, &to, NULL, e), -1);
     assert_int_equal(kvc_error_code(e), 33);
-    struct kvc_part_options part = {.size = sizeof part, .first = 2, .end = 9};
+    struct kvc_select_options part = {.size = sizeof part, .first = 2, .end = 9};
     assert_null(kvc_file_select(g, &part, e));
     assert_int_equal(kvc_error_code(e), 33);
     kvc_file_close(g);
@@ -421,7 +421,7 @@ static void as_any_other(void **state) {
     enum { T = 20 };
     struct kvc_error *e = kvc_error_new();
     const struct kvc_write_options how = {.size = sizeof how, .lossy_metadata = 1};
-    const struct kvc_part_options part = {.size = sizeof part, .first = 5, .end = 12};
+    const struct kvc_select_options part = {.size = sizeof part, .first = 5, .end = 12};
     const struct kvc_compare_how whole = {.size = sizeof whole};
     struct kvc_comparison c = {.size = sizeof c};
     struct arrays x;

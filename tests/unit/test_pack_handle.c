@@ -108,7 +108,7 @@ static void a_selection_stays_as_it_was(void **state) {
     (void)state;
     uint8_t layers[30];
     memset(layers, 1, sizeof layers);
-    const struct kvc_part_options part = {.size = sizeof part, .layers = layers, .n_layers = 30};
+    const struct kvc_select_options part = {.size = sizeof part, .layers = layers, .n_layers = 30};
     struct kvc_file *f = open_slot(), *some = kvc_file_select(f, &part, NULL);
     assert_non_null(some);
     char *before = told_of(f);
@@ -211,7 +211,7 @@ static int compares(const struct kvc_file *f, struct kvc_error *e) {
 }
 
 static int selects(const struct kvc_file *f, struct kvc_error *e) {
-    const struct kvc_part_options part = {.size = sizeof part, .first = 3, .end = 9};
+    const struct kvc_select_options part = {.size = sizeof part, .first = 3, .end = 9};
     struct kvc_file *some = kvc_file_select(f, &part, e);
     const int status = some ? reads(some, e) || packs(some, e) ? -1 : 0 : -1;
     kvc_file_close(some);

@@ -137,7 +137,7 @@ static void check_load(const struct kvc_file *f, const scales s) {
     void *data;
     size_t n;
     const uint8_t both[] = {1, 1};
-    const struct kvc_part_options all = {.size = sizeof all, .layers = both, .n_layers = 2};
+    const struct kvc_select_options all = {.size = sizeof all, .layers = both, .n_layers = 2};
     if (kvc_file_pack_memory(f, NULL, &data, &n, &e)) fail_msg("%s", e.message);
     struct kvc_file *packed = kvc_file_open_memory(data, n, NULL, &e),
                     *some = packed ? kvc_file_select(packed, &all, &e) : NULL;

@@ -489,6 +489,54 @@ static void times(void **state) {
     unmake(x);
 }
 
+/* The longest times there are: nothing expires early, and no deadline has passed before it began.
+ */
+static void far(void **state) {
+    (void)state;
+    struct made *x = make(2 * CHUNK, 3, NULL);
+    struct kvc_store *s = open_store("far", "");
+    struct kvc_store_namespace *ns = open_namespace(s, x);
+    struct kvc_store_put_options o = {.size = sizeof o, .wait = 1, .seconds = INT64_MAX};
+    const struct kvc_store_find_options find = {.size = sizeof find, .timeout_us = INT64_MAX};
+    const struct kvc_store_load_options load = {.size = sizeof load, .timeout_us = INT64_MAX};
+    const struct kvc_store_name name = {"a", 1};
+    struct kvc_store_object_info info = {.size = sizeof info};
+    struct kvc_store_clean_options clean = {.size = sizeof clean, .older = INT64_MAX};
+    struct kvc_store_tier_info tier = {.size = sizeof tier};
+    struct kvc_error e = {.code = KVC_OK};
+    char object[KVC_STORE_OBJECT_NAME];
+    uint8_t there = 0;
+    assert_int_equal(kvc_store_put(ns, x->f, &o, &e), 0);
+    assert_int_equal(kvc_store_put_name(ns, &name, x->f, &o, &e), 0);
+    struct kvc_store_hit *hit = kvc_store_find(ns, x->ids, 2 * CHUNK, &find, &e);
+    assert_non_null(hit);
+    assert_int_equal(found_of(hit), 2 * CHUNK);
+    kvc_object_name(&hit->object[0], object);
+    assert_int_equal(kvc_store_object(s, 0, object, &info, &e), 1);
+    assert_in_range(info.expires, INT64_C(1000000000000), INT64_C(1100000000000));
+    struct kvc_file *f = kvc_store_get(hit, &load, &e);
+    assert_non_null(f);
+    kvc_file_close(f);
+    kvc_store_hit_free(hit);
+    assert_int_equal(kvc_store_find_names(ns, &name, 1, &there, &find, &e), 1);
+    assert_non_null(f = kvc_store_get_name(ns, &name, &load, &e));
+    kvc_file_close(f);
+    assert_int_equal(kvc_store_flush(s, INT64_MAX), 0);
+    assert_int_equal(kvc_store_describe_tier(s, 0, INT64_MAX, &tier, &e), 0);
+    assert_int_equal(kvc_store_clean(s, 0, &clean, NULL, &e), 0);
+    assert_int_equal(count_found(ns, x), 2 * CHUNK);
+    clean.older = INT64_MIN;
+    assert_int_equal(kvc_store_clean(s, 0, &clean, NULL, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_USAGE);
+    o.seconds = -1;
+    assert_int_equal(kvc_store_put(ns, x->f, &o, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_USAGE);
+    assert_int_equal(kvc_store_put_name(ns, &name, x->f, &o, &e), -1);
+    kvc_store_namespace_close(ns);
+    kvc_store_close(s);
+    unmake(x);
+}
+
 static void pins(void **state) {
     (void)state;
     struct made *x = make(2 * CHUNK, 3, NULL);
@@ -530,10 +578,11 @@ static void no_index(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip), cmocka_unit_test(ranges), cmocka_unit_test(pages),
-        cmocka_unit_test(chunks),     cmocka_unit_test(extras), cmocka_unit_test(two_tiers),
-        cmocka_unit_test(queue),      cmocka_unit_test(events), cmocka_unit_test(limits),
-        cmocka_unit_test(times),      cmocka_unit_test(pins),   cmocka_unit_test(no_index),
+        cmocka_unit_test(round_trip), cmocka_unit_test(ranges),   cmocka_unit_test(pages),
+        cmocka_unit_test(chunks),     cmocka_unit_test(extras),   cmocka_unit_test(two_tiers),
+        cmocka_unit_test(queue),      cmocka_unit_test(events),   cmocka_unit_test(limits),
+        cmocka_unit_test(times),      cmocka_unit_test(far),      cmocka_unit_test(pins),
+        cmocka_unit_test(far),        cmocka_unit_test(no_index),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

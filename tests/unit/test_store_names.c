@@ -101,6 +101,15 @@ static void urls(void **state) {
     refuse_url("d?a=b,max-size=3", "separated by '&'");
     refuse_url("a,ftp://h", "'ftp:' begins no store");
     refuse_url("dir:a,b,ftp://h", "'ftp:' begins no store");
+    refuse_url(",,", "there is no tier");
+    refuse_url("dir:,", "there is no tier");
+    refuse_url(",a", "there is no tier");
+    refuse_url("dir:a,", "there is no tier");
+    refuse_url("a,,b?max-size=1G", "there is no tier");
+    assert_null(kvc_store_open(",,", NULL, &e));
+    assert_int_not_equal(access(",,", F_OK), 0);
+    assert_int_equal(kvc_url_parse(&u, "dir:a,b", &e), 0); /* a path */
+    kvc_url_free(&u);
     refuse_url("d?a=%4", "KEY=VALUE");
     refuse_url("d?a=%g0", "KEY=VALUE");
     refuse_url("d?a=%00", "KEY=VALUE");

@@ -85,7 +85,7 @@ static void cancelled_puts(void **state) {
 static void whole_caches(void **state) {
     (void)state;
     struct made *x = make(CHUNK, 3, NULL);
-    const struct kvc_part_options all = {.size = sizeof all};
+    const struct kvc_select_options all = {.size = sizeof all};
     struct kvc_store *s = open_store("whole", "");
     struct kvc_error e = {.code = KVC_OK};
     struct heard h = {0};

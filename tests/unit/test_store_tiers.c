@@ -2,6 +2,8 @@
  * after a store. Not for what kvc-store prints (tests/cli/store-*). */
 #include "store_support.h"
 
+#include "formats/store/dir/root.h"
+
 static const struct kvc_store_options unmade = {.size = sizeof unmade, .unmade = 1};
 
 /* A store of a name with a cache of `chunks` chunks in it. */
@@ -196,6 +198,40 @@ static void verify(void **state) {
     close_filled(s, x, ns);
 }
 
+static int keep_facts(void *state, unsigned tier, const char *name, uint64_t bytes, int64_t used) {
+    struct kvc_object o;
+    (void)tier, (void)bytes, (void)used;
+    if (!kvc_object_parse(name, &o) && o.kind == KVC_OBJECT_NAMESPACE) kvc_root_path(&o, state);
+    return 0;
+}
+
+/* Who puts finds that the facts are damaged, and writes them anew; also where all chunks are there.
+ */
+static void damaged_facts(void **state) {
+    struct made *x;
+    struct kvc_store_namespace *ns;
+    struct kvc_error e;
+    struct kvc_store_verified v = {.size = sizeof v};
+    char below[KVC_ROOT_PATH] = "", path[400];
+    (void)state;
+    struct kvc_store *s = filled("facts", "", 2, &x, &ns);
+    assert_int_equal(kvc_store_walk_tier(s, 0, NULL, keep_facts, below, &e), 0);
+    snprintf(path, sizeof path, "%s/facts/%s", folder, below);
+    for (int cut = 0; cut < 2; cut++) {
+        const int fd = open(path, O_RDWR);
+        assert_true(fd >= 0);
+        if (cut) assert_int_equal(ftruncate(fd, 40), 0);
+        else assert_int_equal(pwrite(fd, "x", 1, 3), 1);
+        close(fd);
+        struct kvc_store_namespace *again = open_namespace(s, x);
+        put(again, x);
+        kvc_store_namespace_close(again);
+        assert_int_equal(kvc_store_verify(s, NULL, &v, &e), 0);
+        assert_true(!v.bad && v.objects == 3);
+    }
+    close_filled(s, x, ns);
+}
+
 static int write_file_bytes(void *state, const void *data, size_t n) {
     return fwrite(data, 1, n, state) != n;
 }
@@ -289,9 +325,9 @@ static void namespaces(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(made_later), cmocka_unit_test(objects), cmocka_unit_test(configure),
-        cmocka_unit_test(examine),    cmocka_unit_test(verify),  cmocka_unit_test(moves),
-        cmocka_unit_test(namespaces),
+        cmocka_unit_test(made_later), cmocka_unit_test(objects),       cmocka_unit_test(configure),
+        cmocka_unit_test(examine),    cmocka_unit_test(verify),        cmocka_unit_test(moves),
+        cmocka_unit_test(namespaces), cmocka_unit_test(damaged_facts),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

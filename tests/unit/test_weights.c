@@ -3,6 +3,8 @@
  * Not for files that are refused (test_weights_refused.c). */
 #include "weights_support.h"
 
+#include "formats/api/kvc.h"
+
 /* Every float type, safetensors in halves and an interleaved GGUF, to both pairings: same values,
  * same identity. */
 static void test_values(void **state) {
@@ -78,6 +80,35 @@ static void test_identity(void **state) {
     }
     drop_file("w.safetensors");
     free(f);
+    free(m);
+}
+
+/* Weights that are opened once serve several files, and outlive them. */
+static void test_opened_once(void **state) {
+    (void)state;
+    struct model *m = make_model(KVC_PAIRING_HALVES);
+    struct tensor t[ALL];
+    struct kvc_error e;
+    list(t, hf, 30, m);
+    put_safetensors("w.safetensors", "", t, ALL);
+    struct kvc_weights *w = kvc_shared_weights_open(in_folder("w.safetensors"), &e);
+    if (!w) fail_msg("%s", e.message);
+    const struct kvc_open_options o = {.size = sizeof o, .shared_weights = w};
+    struct kvc_file *f[2] = {kvc_file_open("samples/tiny.kvc", &o, &e),
+                             kvc_file_open("samples/tiny.kvc", &o, &e)};
+    for (int i = 0; i < 2; i++) {
+        assert_non_null(f[i]);
+        assert_int_equal(kvc_file_check(f[i], 1, &e), 0);
+        kvc_file_close(f[i]);
+    }
+    const struct kvc_projection_shape *shape = &halves;
+    struct kvc_projection p;
+    assert_int_equal(kvc_weights_load(w, 3, shape, &p, &e), 0);
+    kvc_projection_free(&p);
+    kvc_shared_weights_close(w);
+    assert_null(kvc_shared_weights_open("samples/tiny.kvc", &e));
+    assert_int_equal(e.need, KVC_NEED_AS_INPUT);
+    drop_file("w.safetensors");
     free(m);
 }
 
@@ -381,11 +412,11 @@ static void test_real(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),  cmocka_unit_test(test_identity),
-        cmocka_unit_test(test_partial), cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_names),   cmocka_unit_test(test_config),
-        cmocka_unit_test(test_norms),   cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_real),
+        cmocka_unit_test(test_values),      cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_opened_once), cmocka_unit_test(test_partial),
+        cmocka_unit_test(test_blocks),      cmocka_unit_test(test_names),
+        cmocka_unit_test(test_config),      cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_shards),      cmocka_unit_test(test_real),
     };
     return cmocka_run_group_tests_name("weights", tests, make_folder, remove_folder);
 }

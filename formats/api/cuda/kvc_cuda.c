@@ -49,6 +49,7 @@ int kvc_cuda_devices(struct kvc_error *e) {
 }
 
 int kvc_cuda_device_text(int device, char *text, size_t size, struct kvc_error *e) {
+    if (KVC_NULL(e, text)) return -1;
     struct kvc_device *d = kvc_device_cuda(device, e);
     if (!d) return -1;
     snprintf(text, size, "%s", d->name);
@@ -118,6 +119,8 @@ struct settled {
 static int cuda_settle(struct settled *s, const struct kvc_cuda_destination *d,
                        struct kvc_error *e) {
     const struct kvc_pool *pool = &d->pool;
+    if (pool->reserved[0] || pool->reserved[1] || d->strides.reserved[0] || d->strides.reserved[1])
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a reserved field of the destination is not 0");
     const struct kvc_pool_layout *layout = d->layout ? kvc_pool_layout_find(d->layout) : NULL;
     *s = (struct settled){.d = d,
                           .strides = d->strides,
@@ -261,6 +264,17 @@ static int copy_table(struct kvc_cuda_plan *p, const struct kvc_cuda_destination
 
 /* --- plans --- */
 
+/* Reads the positions that are asked for. */
+static int take_positions(struct kvc_cuda_plan *p, const struct kvc_cuda_options *o,
+                          struct kvc_error *e) {
+    if (!o->first && !o->end) return 0;
+    const uint64_t end = o->end && o->end < INT64_MAX ? o->end : INT64_MAX;
+    if (o->first >= end) return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
+    p->options.first = (int64_t)o->first;
+    p->options.end = (int64_t)end;
+    return 0;
+}
+
 static int cuda_open_file(struct kvc_cuda_plan *p, const char *path,
                           const struct kvc_cuda_options *o, struct kvc_error *e) {
     const struct kvc_open_options open_options = {.size = sizeof open_options,
@@ -274,11 +288,8 @@ static int cuda_open_file(struct kvc_cuda_plan *p, const char *path,
                                            .slots = o->slots,
                                            .slot_bytes = o->slot_bytes,
                                            .multiprocessors = o->multiprocessors,
-                                           .verify = o->verify,
-                                           .first = o->first,
-                                           .end = o->end};
-    if (o->first < 0 || o->end < o->first)
-        return kvc_fail(e, KVC_ERR_USAGE, "positions end before they begin");
+                                           .verify = o->verify};
+    if (take_positions(p, o, e)) return -1;
     if (o->direct && strcmp(path, "-") != 0 && !*p->file->opened.input.filter) {
         p->direct_fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
         p->options.direct = p->direct_fd >= 0; /* else the mapped file serves */
@@ -321,6 +332,7 @@ static int make_plan(struct kvc_cuda_plan *p, const char *path, const struct kvc
 struct kvc_cuda_plan *kvc_cuda_plan_new(const char *path, const struct kvc_cuda_options *options,
                                         const struct kvc_cuda_destination *destination,
                                         struct kvc_error *e) {
+    if (KVC_NULL(e, path)) return NULL;
     struct kvc_cuda_options o;
     struct kvc_cuda_destination d;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_cuda_options", e) ||
@@ -391,6 +403,7 @@ int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i,
 }
 
 int kvc_cuda_load(struct kvc_cuda_plan *p, void *stream, struct kvc_error *e) {
+    if (KVC_NULL(e, p)) return -1;
     p->finished = 0;
     if (stream == PER_THREAD)
         return kvc_fail(e, KVC_ERR_USAGE,
@@ -400,16 +413,19 @@ int kvc_cuda_load(struct kvc_cuda_plan *p, void *stream, struct kvc_error *e) {
 }
 
 int kvc_cuda_finish(struct kvc_cuda_plan *p, struct kvc_error *e) {
+    if (KVC_NULL(e, p)) return -1;
     p->finished = !kvc_load_finish(p->load, e);
     return p->finished ? 0 : kvc_error_prefix(e, p->file->opened.input.name);
 }
 
 void kvc_cuda_cancel(struct kvc_cuda_plan *p) {
-    kvc_load_cancel(p->load);
+    if (p) kvc_load_cancel(p->load);
 }
 
 int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t n, void *dst,
                   struct kvc_error *e) {
+    if (KVC_NULL(e, p)) return -1;
+    if (n && KVC_NULL(e, dst)) return -1;
     const uint32_t t = i < p->n_tensors ? p->tensor[i] : 0;
     const struct kvc_device_target *g = &p->target[t];
     if (!p->finished) return kvc_fail(e, KVC_ERR_USAGE, "nothing was loaded");
@@ -424,6 +440,8 @@ int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t 
 int kvc_cuda_pack(const struct kvc_memory *m, const struct kvc_cuda_pack_options *cuda,
                   const struct kvc_write_options *options, kvc_write_fn *write, void *state,
                   struct kvc_cuda_packed *packed, struct kvc_error *e) {
+    if (KVC_NULL(e, m)) return -1;
+    if (kvc_sized_check(packed, "kvc_cuda_packed", e)) return -1;
     struct kvc_cuda_pack_options o;
     struct kvc_pack_device_result result;
     if (kvc_sized_take(&o, sizeof o, cuda, "kvc_cuda_pack_options", e)) return -1;
@@ -448,6 +466,7 @@ _Static_assert(KVC_CUDA_HANDLE == KVC_IPC_HANDLE, "handles are of one size");
 
 int kvc_cuda_export(struct kvc_cuda_plan *p, uint32_t i, uint8_t handle[KVC_CUDA_HANDLE],
                     uint64_t *offset, struct kvc_error *e) {
+    if (KVC_NULL(e, p, handle, offset)) return -1;
     if (i >= p->n_tensors) return kvc_fail(e, KVC_ERR_USAGE, "the plan has no tensor %" PRIu32, i);
     return p->device->ipc_export(p->device, (void *)(uintptr_t)p->target[p->tensor[i]].base, handle,
                                  offset, e);
@@ -455,6 +474,7 @@ int kvc_cuda_export(struct kvc_cuda_plan *p, uint32_t i, uint8_t handle[KVC_CUDA
 
 int kvc_cuda_open_handle(int device, const uint8_t handle[KVC_CUDA_HANDLE], uint64_t *address,
                          struct kvc_error *e) {
+    if (KVC_NULL(e, handle, address)) return -1;
     struct kvc_device *d = kvc_device_cuda(device, e);
     void *base = NULL;
     if (!d) return -1;

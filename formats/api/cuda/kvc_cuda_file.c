@@ -23,6 +23,7 @@ struct loaded {
 };
 
 int kvc_cuda_file_takes(const struct kvc_file *f, struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return -1;
     const struct kvc_input *in = &f->opened.input;
     char why[256];
     if (!f->is_part && !f->n_joined && kvc_cache_is_container(f->cache)) {
@@ -111,6 +112,8 @@ static int check_rest(const struct kvc_file *f, unsigned threads, struct kvc_err
 struct kvc_file *kvc_cuda_file_open(const struct kvc_file *f,
                                     const struct kvc_cuda_options *options,
                                     struct kvc_cuda_plan_info *info, struct kvc_error *e) {
+    if (KVC_NULL(e, f)) return NULL;
+    if (kvc_sized_check(info, "kvc_cuda_plan_info", e)) return NULL;
     struct kvc_cuda_options o;
     if (kvc_cuda_file_takes(f, e) || kvc_sized_take(&o, sizeof o, options, "kvc_cuda_options", e))
         return NULL;

@@ -59,9 +59,9 @@ static int make_rows(struct rows *r, const struct kvc_file *f, uint64_t tokens) 
                                        .heads = info.heads,
                                        .dim = info.dim,
                                        .data = malloc((size_t)(tokens * info.row_bytes) + 1),
-                                       .token = info.row_bytes,
-                                       .head = head,
-                                       .channel = head / info.dim};
+                                       .token = (int64_t)info.row_bytes,
+                                       .head = (int64_t)head,
+                                       .channel = (int64_t)(head / info.dim)};
         if (!a->data) return -1;
         /* pages that exist, as an engine's do */
         memset(a->data, 1, (size_t)(tokens * info.row_bytes));
