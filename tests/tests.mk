@@ -160,6 +160,14 @@ conformance: $(if $(READER),,$(CONFORMANCE))
 golden: $B/tests/golden/golden
 	@$< tests/golden
 
+## check-compilers: golden files and the conformance set with libkvc by gcc and clang, -O0 to -O3 and more: a table; an hour of processor time
+.PHONY: check-compilers readers
+check-compilers:
+	@sh tests/compilers.sh $(MAKE)
+# builds both readers and prints where they are
+readers: $B/tests/golden/golden $(CONFORMANCE)
+	@echo $B
+
 ## golden-update: write the stored files and digests anew
 .PHONY: golden-update
 golden-update: $B/tests/golden/golden
@@ -255,7 +263,7 @@ $B/fuzz/fuzz_store_name $B/fuzz/fuzz_store_object: $B/fuzz/%: tests/fuzz/%.c $(f
 	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) $(NEONDOT) \
 	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(STORE_LIBS) $(KVC_LDLIBS)
 
-$B/tests/golden/golden: $B/tests/golden/golden.o $B/libcli.a $B/libkvc.a
+$B/tests/golden/golden: $B/tests/golden/golden.o $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
 
