@@ -7,12 +7,14 @@
 #include <string.h>
 
 struct kvc_point kvc_point_begin(void) {
-    struct kvc_point p = {.own = newlocale(LC_ALL_MASK, "C", (locale_t)0)};
+    struct kvc_point p = {.env = kvc_float_env_enter(),
+                          .own = newlocale(LC_ALL_MASK, "C", (locale_t)0)};
     if (p.own) p.before = uselocale(p.own);
     return p;
 }
 
 void kvc_point_end(const struct kvc_point *p) {
+    kvc_float_env_leave(&p->env);
     if (!p->own) return;
     uselocale(p->before);
     freelocale(p->own);

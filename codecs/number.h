@@ -1,9 +1,12 @@
-/* number.h: numbers as text with a point, in whatever locale the program is that calls the library:
- * files, metadata, addresses and messages read the same everywhere. The only place that asks the C
+/* number.h: numbers as text with a point, in whatever locale and floating-point environment the
+ * program is that calls the library: files, metadata, addresses and messages read the same
+ * everywhere. The only place that asks the C
  * library to read or to print them. Not for the arguments of stages, whose digits are bounded
  * (args.h). */
 #ifndef KVC_NUMBER_H
 #define KVC_NUMBER_H
+
+#include "codecs/float_env.h"
 
 #include <locale.h>
 #include <stddef.h>
@@ -19,9 +22,10 @@ int kvc_number_read(const char *text, double *v);
  * length of the whole text, as snprintf() does. */
 int kvc_number_print(char *text, size_t size, int digits, double v);
 
-/* Gives this thread numbers with a point until kvc_point_end(), around calls of libraries that
- * follow the locale. */
+/* Gives this thread numbers with a point, rounded to nearest, until kvc_point_end(), around calls
+ * of libraries that follow the locale. */
 struct kvc_point {
+    fenv_t env;
     locale_t own, before; /* own 0: nothing was changed */
 };
 struct kvc_point kvc_point_begin(void);

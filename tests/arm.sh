@@ -4,8 +4,9 @@
 #   arm.sh make MAKE BUILD               builds the tools and some tests for ARM64 and runs them; BUILD: the tools of this machine
 #   arm.sh emulate BUILD ARM PROGRAM...  does the latter, with these programs in the folder ARM
 #
-# The libraries for ARM64 are Debian's packages, unpacked below build/arm: none is installed, and no package of this machine changes.
+# The libraries for ARM64 are Debian's packages, unpacked below build/arm.
 set -eu
+. tests/foreign.sh
 root=$(pwd)/build/arm/root
 libraries="libc6-dev libzstd-dev libxxhash-dev libssl-dev libarchive-dev libjansson-dev libsqlite3-dev zlib1g-dev libcmocka-dev
   libopenblas0-serial"
@@ -17,33 +18,11 @@ skip() {
     exit 0
 }
 
-# Lists and archives of packages, and which are installed (none), are apart from those of this machine.
-apt_arm() {
-    apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State="$apt" -o Dir::State::status="$apt/status" \
-        -o Dir::Cache="$apt" -o APT::Install-Recommends=false -o APT::Sandbox::User="$(id -un)" "$@"
-}
-
-# Unpacks the libraries and all that they need. Links to absolute places would lead out of the root.
-unpack_libraries() {
-    apt=$(pwd)/build/arm/apt
-    rm -rf "$root" "$apt"
-    mkdir -p "$root" "$apt/lists/partial" "$apt/archives/partial"
-    : >"$apt/status"
-    # shellcheck disable=SC2086
-    apt_arm update >/dev/null && apt_arm install -y --download-only $libraries >/dev/null || return 1
-    for package in "$apt"/archives/*.deb; do dpkg-deb -x "$package" "$root"; done
-    find "$root" -type l -lname '/*' | while read -r link; do ln -sfn "$root$(readlink "$link")" "$link"; done
-    rm -rf "$apt"
-    echo "$libraries" >"$root/unpacked"
-}
-
 if [ "$1" = make ]; then
     case $(uname -m) in aarch64 | arm64) skip "this is an ARM64 machine, on which make test tests it" ;; esac
     sh tests/deps.sh check arm || skip "packages are missing"
     command -v apt-get >/dev/null || skip "there is no apt-get to get libraries for ARM64 with"
-    if [ "$(cat "$root/unpacked" 2>/dev/null)" != "$libraries" ]; then
-        unpack_libraries || skip "the libraries for ARM64 cannot be downloaded"
-    fi
+    foreign_unpack "${root%/root}" arm64 "$libraries" || skip "the libraries for ARM64 cannot be downloaded"
     export PKG_CONFIG_SYSROOT_DIR="$root" PKG_CONFIG_LIBDIR="$root$folders/pkgconfig" PKG_CONFIG_PATH=""
     exec "$2" --no-print-directory -j"$(nproc)" CUDA=0 CC="aarch64-linux-gnu-gcc --sysroot=$root" AR=aarch64-linux-gnu-ar \
         NATIVE="$3" test-emulated
@@ -96,6 +75,9 @@ try "KVC_KERNEL=neondot is refused without dot products" refused cortex-a72 neon
 for program in "$scratch"/max/test_*; do try "$(basename "$program")" "$program"; done
 for program in "$scratch"/cortex-a72/test_kernels*; do try "$(basename "$program") without dot products" "$program"; done
 for table in neondot neon ref; do try "golden with $table" env KVC_KERNEL=$table "$scratch/max/golden" tests/golden; done
+for table in neondot neon ref; do
+    try "conformance with $table" env KVC_KERNEL=$table "${PYTHON:-python3}" tests/conformance/run.py "$scratch/max/reader"
+done
 try "command line" env KVC_BIN="$scratch/max" sh tests/cli/run.sh kernels-same-bytes kernel-unknown
 
 # Files of this machine's tools and of ARM64's: the same for recipes that compute in kernels alone, decoded alike for all.

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check-target.sh MAKE: machines that kvc does not support are refused in one sentence before anything is compiled, and vector
-# flags follow the machine that is compiled for, not the one that compiles.
+# check-target.sh MAKE: machines that kvc does not support, and flags that change arithmetic, are refused in one sentence before anything is
+# compiled, and vector flags follow the machine that is compiled for, not the one that compiles.
 set -eu
 make=$1
 cc=${CC:-cc}
@@ -11,6 +11,7 @@ bad() { echo "$*" >&2; status=1; }
 big="-U__BYTE_ORDER__ -D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__"
 narrow="-U__SIZEOF_POINTER__ -D__SIZEOF_POINTER__=4"
 sentence="kvc needs a 64-bit little-endian machine"
+exact="kvc needs exact floating-point arithmetic"
 
 # shellcheck disable=SC2086
 preprocess() { $cc $1 -I. -E -x c "$2" >/dev/null 2>"$root/log"; } # preprocess FLAGS FILE
@@ -27,6 +28,28 @@ for flags in "$big" "$narrow" -m32; do
         bad "make with $flags: $(cat "$root/out" "$root/log")"
     fi
 done
+
+# flags that change what is computed, those that this compiler has; clang tells of some of them only together
+for flags in -ffast-math -Ofast -ffinite-math-only -funsafe-math-optimizations -mfpmath=387; do
+    echo | $cc "$flags" -E -dM -x c - >"$root/macros" 2>/dev/null || continue
+    case $flags in
+    -ffinite-math-only) macro='__FINITE_MATH_ONLY__ 1' ;;
+    -funsafe-math-optimizations) macro=__NO_SIGNED_ZEROS__ ;;
+    -mfpmath=387) macro='__FLT_EVAL_METHOD__ 2' ;;
+    *) macro=__FAST_MATH__ ;;
+    esac
+    grep -q "$macro" "$root/macros" || continue
+    for file in kernels/target.h kernels/kernels.h; do
+        if preprocess "$flags" $file; then bad "$file is not refused with $flags"; fi
+        [ "$(grep -c "error: .*$exact" "$root/log")" = 1 ] || bad "$file with $flags: $(cat "$root/log")"
+    done
+    flags_refused=yes
+done
+[ "${flags_refused:-}" ] || bad "no flag that changes arithmetic was tried"
+if $make -k -j2 CUDA=0 CFLAGS=-ffast-math all >"$root/out" 2>"$root/log"; then bad "make does not fail with -ffast-math"; fi
+if [ "$(grep -c "error: .*$exact" "$root/log")" != 1 ] || grep -E ' (CC|AR|LD) ' "$root/out"; then
+    bad "make with -ffast-math: $(cat "$root/out" "$root/log")"
+fi
 
 # vector_flags CPPFLAGS PATTERN: commands that compile a kernel so. With a macro of its own, so that nothing is built already.
 vector_flags() {

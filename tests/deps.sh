@@ -1,7 +1,8 @@
 #!/bin/sh
-# deps.sh check|install build|test|engine|redis|s3|store|arm|fresh: are the packages there that building, testing, the engine tests or a backend of the
-# store need? store: both backends and servers to test them with. arm: compiling for ARM64 and running it here. Names the missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get,
-# installs them, after asking on a terminal and after saying so elsewhere; KVC_INSTALL=no forbids it.
+# deps.sh check|install build|test|engine|redis|s3|store|arm|big-endian|fresh: are the packages there that building, testing, the engine tests
+# or a backend of the store need? store: both backends and servers to test them with. arm: compiling for ARM64 and running it here.
+# big-endian: running a Python for s390x here. Names the missing ones and the command that installs them, and returns 1. install: as root,
+# where there is apt-get, installs them, after asking on a terminal and after saying so elsewhere; KVC_INSTALL=no forbids it.
 set -eu
 
 # Packages by the names of Debian, Fedora and Alpine, where these differ.
@@ -85,6 +86,10 @@ find_missing() {
     if [ "$1" = arm ]; then
         need_command aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
         need_command qemu-aarch64 qemu-user
+        need_command python3 python3
+    fi
+    if [ "$1" = big-endian ]; then
+        need_command qemu-s390x qemu-user
         need_command python3 python3
     fi
     if [ "$1" = fresh ]; then

@@ -160,6 +160,20 @@ conformance: $(if $(READER),,$(CONFORMANCE))
 golden: $B/tests/golden/golden
 	@$< tests/golden
 
+## check-compilers: golden files and the conformance set with libkvc by gcc and clang, -O0 to -O3 and more: a table; an hour of processor time
+.PHONY: check-compilers readers
+check-compilers:
+	@sh tests/compilers.sh $(MAKE)
+
+## check-big-endian: the conformance set by the second reader with a big-endian Python (s390x) under qemu; skipped without qemu
+.PHONY: check-big-endian
+check-big-endian:
+	@sh tests/big-endian.sh
+
+# builds both readers and prints where they are
+readers: $B/tests/golden/golden $(CONFORMANCE)
+	@echo $B
+
 ## golden-update: write the stored files and digests anew
 .PHONY: golden-update
 golden-update: $B/tests/golden/golden
@@ -255,7 +269,7 @@ $B/fuzz/fuzz_store_name $B/fuzz/fuzz_store_object: $B/fuzz/%: tests/fuzz/%.c $(f
 	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) $(NEONDOT) \
 	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(STORE_LIBS) $(KVC_LDLIBS)
 
-$B/tests/golden/golden: $B/tests/golden/golden.o $B/libcli.a $B/libkvc.a
+$B/tests/golden/golden: $B/tests/golden/golden.o $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
 
@@ -455,14 +469,14 @@ check-simde:
 	else echo "SKIPPED: AVX-512's encoder of rANS is not tested: no <simde/x86/avx512.h> (libsimde-dev), or this is no x86-64"; \
 	  echo "0 passed, 0 failed, 1 skipped"; fi
 
-ARM_TESTS ?= test_kernels test_kernels_model test_kernels_lossy test_kernels_transform test_rans test_rans_tables test_dispatch test_codecs
-## test-arm: ARM64's kernels under qemu: ARM_TESTS, golden files, files beside those of this machine; skipped without a cross compiler
+ARM_TESTS ?= test_kernels test_kernels_model test_kernels_lossy test_kernels_transform test_rans test_rans_tables test_dispatch test_codecs test_float_env
+## test-arm: ARM64's kernels under qemu: ARM_TESTS, golden files, the conformance set, files beside those of this machine; skipped without a cross compiler
 .PHONY: test-arm
 test-arm: $(TOOLS:%=$B/%)
 	@sh tests/arm.sh make $(MAKE) $B
 
 # with the cross compiler; NATIVE: the tools of this machine
-ARM_PROGRAMS := $(TOOLS) $(ARM_TESTS:%=tests/unit/%) tests/golden/golden
+ARM_PROGRAMS := $(TOOLS) $(ARM_TESTS:%=tests/unit/%) tests/golden/golden tests/conformance/reader
 .PHONY: test-emulated
 test-emulated: $(ARM_PROGRAMS:%=$B/%)
 	@sh tests/arm.sh emulate $(NATIVE) $B $(ARM_PROGRAMS)

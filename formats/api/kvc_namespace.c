@@ -220,7 +220,7 @@ static const char *line_of(const char *text, int tag) {
 
 int kvc_namespace_differ(const char *here, const char *there, size_t *at, char *text, size_t size) {
     for (const char *p = here + *at, *end; *p; p = end + 1) {
-        const char *mine, *its;
+        const char *mine, *its = NULL;
         end = strchr(p, '\n');
         if (!end) return 0;
         *at = (size_t)(end + 1 - here);

@@ -2,6 +2,7 @@
  * by it. */
 #include "formats/cache/prefix_space.h"
 
+#include "codecs/float_env.h"
 #include "codecs/memory.h"
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
@@ -295,6 +296,7 @@ int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *met
     struct items to = {.item = item, .state = state};
     uint8_t chunk[8];
     int status = 0;
+    const fenv_t env = kvc_float_env_enter();
     kvc_prefix_space_begin(&to.hash);
     kvc_prefix_identity(meta, identity, sizeof identity);
     put_text(&to, IDENTITY, KVC_KEY_PREFIX_IDENTITY, identity);
@@ -314,9 +316,10 @@ int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *met
     put_rope_source(&to, meta);
     if (prefix_space_find(meta, KVC_KEY_ROPE_SCALING))
         put_fact(&to, ROPE_SCALING, meta, KVC_KEY_ROPE_SCALING);
-    if (!status) return kvc_sha256_final(&to.hash, out, e);
-    kvc_sha256_drop(&to.hash);
-    return -1;
+    if (!status) status = kvc_sha256_final(&to.hash, out, e);
+    else kvc_sha256_drop(&to.hash);
+    kvc_float_env_leave(&env);
+    return status ? -1 : 0;
 }
 
 int kvc_prefix_space(const struct kvc_cache *c, const struct kvc_meta *meta,

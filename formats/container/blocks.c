@@ -2,6 +2,7 @@
  * for describing it (inspect.c). */
 #include "formats/container/records.h"
 
+#include "codecs/float_env.h"
 #include "codecs/memory.h"
 #include "formats/container/decoded.h"
 #include "formats/container/device_blocks.h"
@@ -476,7 +477,10 @@ static int decode_whole(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
 
 static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst,
                         const struct kvc_inputs_held *held, struct kvc_error *e) {
-    return decode_whole(c, tensor, block, &(struct rows){.bytes = dst}, held, e);
+    const fenv_t env = kvc_float_env_enter();
+    const int status = decode_whole(c, tensor, block, &(struct rows){.bytes = dst}, held, e);
+    kvc_float_env_leave(&env);
+    return status;
 }
 
 int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
@@ -487,12 +491,14 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const struct kvc_split split = {.own = cells->block[block + 1] - cells->block[block]};
     struct coded x;
+    const fenv_t env = kvc_float_env_enter();
     int status = coded_read(c, tensor, block, bytes, &x, e);
     if (!status &&
         ((x.n && x.list[0].type == KVC_SECTION_SAME) || kvc_pipeline_has(line, KVC_STAGE_REBUILDS)))
         status = 1;
     if (!status) status = decode_stages(c, tensor, block, &x, &split, NULL, 0, NULL, p, e);
     coded_free(&x);
+    kvc_float_env_leave(&env);
     return status < 0 ? kvc_blocks_context(c, e, tensor, block) : status;
 }
 
@@ -523,6 +529,7 @@ static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_
     struct coded x[2];
     struct kvc_coded own[2];
     struct kvc_block b[2];
+    const fenv_t env = kvc_float_env_enter();
     unsigned n = 0;
     for (uint64_t rows; n < 2; n++, dst += rows * kvc_row_bytes(&c->tensor[tensor].shape)) {
         rows = start[n + 1] - start[n];
@@ -537,6 +544,7 @@ static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_
         prepared_free(&p[i]);
         coded_free(&x[i]);
     }
+    kvc_float_env_leave(&env);
     return status;
 }
 
@@ -622,6 +630,7 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
     const int alone = !kvc_pipeline_decodes_two(line) && !verifies(c) &&
                       !kvc_pipeline_has(line, KVC_STAGE_AHEAD) &&
                       k->shape[tensor].heads == shape->heads && k->shape[tensor].dim == shape->dim;
+    const fenv_t env = kvc_float_env_enter();
     struct kvc_row_places at = *places;
     int status = 0;
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0, take; n && !status;
@@ -635,6 +644,7 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
         if (!status && !to.placed)
             kvc_rows_scatter(at.base, rows, shape, &at.strides, at.first, take, at.past);
     }
+    kvc_float_env_leave(&env);
     return status;
 }
 

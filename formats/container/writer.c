@@ -9,6 +9,7 @@
 #include "formats/model/predictor.h"
 #include "formats/container/container.h"
 
+#include "codecs/float_env.h"
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/container/device_blocks.h"
@@ -403,8 +404,9 @@ static int ask_coder(const struct writer *w, struct kvc_error *e) {
     return 0;
 }
 
-int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_options *options,
-                        struct kvc_sink *out, struct kvc_pack_report *report, struct kvc_error *e) {
+static int write_container(const struct kvc_cache *cache, const struct kvc_pack_options *options,
+                           struct kvc_sink *out, struct kvc_pack_report *report,
+                           struct kvc_error *e) {
     struct writer w = {.cache = cache, .options = *options};
     struct kvc_record_writer *r = &w.records;
     *r = (struct kvc_record_writer){.out = out, .start = out->offset, .align = options->align};
@@ -446,4 +448,12 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     free(w.first_run);
     free(r->entry);
     return status ? -1 : 0;
+}
+
+int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_options *options,
+                        struct kvc_sink *out, struct kvc_pack_report *report, struct kvc_error *e) {
+    const fenv_t env = kvc_float_env_enter(); /* which the threads inherit */
+    const int status = write_container(cache, options, out, report, e);
+    kvc_float_env_leave(&env);
+    return status;
 }

@@ -75,6 +75,7 @@ static int is_set(const struct kvc_array *a, uint64_t i, int *negative) {
     const uint64_t stride = a->strided ? a->stride[a->rank - 1] : a->size / length_of(a);
     const uint64_t element = a->info ? a->info->size : a->int_size ? a->int_size : stride;
     int any = 0;
+    *negative = 0;
     for (uint64_t k = 0; k < element && i * stride + k < a->size; k++) {
         const uint8_t byte = a->in->data[a->at + i * stride + k];
         any |= byte;

@@ -1,6 +1,7 @@
 /* predictor.c: predictors of a profile, checked, prepared and applied. */
 #include "formats/model/predictor.h"
 
+#include "codecs/float_env.h"
 #include "codecs/memory.h"
 #include "formats/model/profile_state.h"
 #include "kernels/kernels.h"
@@ -184,6 +185,7 @@ static int prepare(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
     struct kvc_predictor_slot *s =
         &p->predictor[(layer * 2 + (uint32_t)is_v) * KVC_PROFILE_VARIANTS + (uint32_t)interleaved];
     pthread_mutex_lock(&p->lock);
+    const fenv_t env = kvc_float_env_enter(); /* what is made here is kept */
     const int found = (inputs ? s->small_made : s->made) ? 1
                       : inputs ? make_small(p, layer, is_v, interleaved, s, e)
                                : make(p, layer, is_v, interleaved, s, e);
@@ -191,6 +193,7 @@ static int prepare(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
         kvc_predictor_slot_free(s);
         memset(s, 0, sizeof *s);
     }
+    kvc_float_env_leave(&env);
     pthread_mutex_unlock(&p->lock);
     if (found == 1) *slot = s;
     return found < 0 ? -1 : 0;

@@ -4,6 +4,7 @@
 #include "formats/model/profile.h"
 
 #include "codecs/eigen.h"
+#include "codecs/float_env.h"
 #include "codecs/memory.h"
 #include "codecs/rope.h"
 #include "formats/io/bytes.h"
@@ -451,6 +452,7 @@ int kvc_profile_part(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
     struct kvc_profile_slot *s =
         &p->slot[(layer * 2 + (uint32_t)is_v) * KVC_PROFILE_VARIANTS + (uint32_t)interleaved];
     pthread_mutex_lock(&p->lock);
+    const fenv_t env = kvc_float_env_enter(); /* what is made here is kept */
     int found = 1;
     if (!s->made || (encoder && !s->part.inverse)) {
         found = find_part(p, layer, is_v, &a, e);
@@ -459,6 +461,7 @@ int kvc_profile_part(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
             (make_queries(p, layer, &a, interleaved, s, e) || make_inverses(s, e)))
             found = -1;
     }
+    kvc_float_env_leave(&env);
     pthread_mutex_unlock(&p->lock);
     if (found == 1) *part = &s->part;
     return found < 0 ? -1 : 0;

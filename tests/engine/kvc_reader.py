@@ -1270,7 +1270,7 @@ def floats_of(data, dtype):
 def bytes_of(x, dtype):
     x = np.ascontiguousarray(x).reshape(-1)
     if dtype == "f32":
-        return x.view(np.uint8)
+        return x.astype("<f4").view(np.uint8)
     if dtype == "f16":
         with np.errstate(all="ignore"):
             halves = x.astype("<f2")
