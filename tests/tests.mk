@@ -262,9 +262,10 @@ $B/fuzz/libkvc.a: $(FUZZ_LIB)
 $B/fuzz/libkvc_store.a: $(STORE_SRC:%.c=$B/fuzz/%.o)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-# archives in any order: some targets add others
+# archives in any order: some targets add others, and those of .kvc files change these by records
 $B/fuzz/fuzz_%: $B/fuzz/tests/fuzz/fuzz_%.o $B/fuzz/libkvc.a
 	$(Q)$(FUZZ_CC) $(FUZZ_SAN),fuzzer -o $@ -Wl,--start-group $^ -Wl,--end-group $(KVC_LDLIBS)
+$B/fuzz/fuzz_container $B/fuzz/fuzz_device: $B/fuzz/tests/fuzz/mutate.o
 $B/fuzz/fuzz_store_name $B/fuzz/fuzz_store_object: $B/fuzz/libkvc_store.a
 $B/fuzz/fuzz_store_name $B/fuzz/fuzz_store_object: override KVC_LDLIBS += $(STORE_LIBS)
 

@@ -1,6 +1,6 @@
-/* fuzz_container.c: .kvc files from any bytes. The first byte says how far they are mended, to get
- * past the hashes: 0 not at all; 1 every check, as the records stand; 2 the index and the footer as
- * well. */
+/* fuzz_container.c: .kvc files from any bytes. The first byte's two low bits say how far they are
+ * mended, to get past the hashes: 0 not at all; 1 every check, as the records stand; 2 the index
+ * and the footer as well. */
 #include "tests/fuzz/mend.h"
 
 #include "formats/container/salvage.h"
@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct kvc_input in;
     struct kvc_error e;
     if (!size) return 0;
-    struct file f = mend(data + 1, size - 1, data[0] % MODES);
+    struct file f = mend(data + 1, size - 1, (data[0] & 3) % MODES);
     kvc_input_memory(&in, "input", f.data, f.size);
     struct kvc_cache *c = kvc_container_open(&in, &e);
     if (c) kvc_container_set_profile(c, NULL); /* of the file itself */
