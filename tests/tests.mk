@@ -252,11 +252,11 @@ $B/replay/fuzz_store_name $B/replay/fuzz_store_object: $B/replay/%: $B/tests/fuz
 $B/fuzz/%.o: %.c | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) FUZZ $<
-	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) $(NEONDOT) $(FUZZ_SAN),fuzzer-no-link \
+	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -std=c11 -g -O1 -ffp-contract=off $(ISA) $(FUZZ_SAN),fuzzer-no-link \
 	  -MMD -MP -c -o $@ $<
 
 FUZZ_SAN := -fno-sanitize-recover=undefined -fsanitize=address,undefined
-FUZZ_LIB := $(patsubst %.c,$B/fuzz/%.o,$(filter-out %_avx512.c,$(LIB_SRC)))
+FUZZ_LIB := $(LIB_SRC:%.c=$B/fuzz/%.o)
 $B/fuzz/libkvc.a: $(FUZZ_LIB)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 $B/fuzz/libkvc_store.a: $(STORE_SRC:%.c=$B/fuzz/%.o)

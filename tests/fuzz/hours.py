@@ -49,12 +49,12 @@ def run(build, target, seconds):
     grown, found = ROOT / "build/fuzz-corpus" / target, ROOT / "build/fuzz-found"
     grown.mkdir(parents=True, exist_ok=True)
     found.mkdir(parents=True, exist_ok=True)
-    began, before = cpu_seconds(), set(found.iterdir())
+    began, before = cpu_seconds(), set(found.glob(f"{target}-*"))
     text = subprocess.run([build / f"fuzz/fuzz_{target}", f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=2000",
                            "-print_final_stats=1", f"-artifact_prefix={found}/{target}-", grown, *seeds(target)],
                           stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=ROOT, preexec_fn=lambda: os.nice(19)).stderr
     text = text.decode(errors="replace")
-    new = sorted(set(found.iterdir()) - before)
+    new = sorted(set(found.glob(f"{target}-*")) - before)
     if new:
         (found / f"{new[0].name}.log").write_text(text[-20000:])
     executions = re.findall(r"number_of_executed_units: (\d+)", text) or re.findall(r"^#(\d+)", text, re.M) or ["0"]
