@@ -8,6 +8,8 @@
 #include "codecs/recipe.h"
 #include "codecs/registry.h"
 
+#include <math.h>
+
 /* Returns byte `i` of bytes that go on with zeros. */
 static inline uint8_t any_byte(const uint8_t *data, size_t size, size_t i) {
     return i < size ? data[i] : 0;
@@ -17,17 +19,22 @@ static inline uint8_t any_byte(const uint8_t *data, size_t size, size_t i) {
 static inline void any_argument(const struct kvc_arg *arg, uint8_t byte,
                                 struct kvc_stage_args *args, size_t i) {
     const uint64_t span = (uint64_t)arg->max - (uint64_t)arg->min;
+    char text[32];
     int64_t words = 0;
     args->i[i] = arg->fallback;
     args->f[i] = arg->otherwise;
     if (!byte && !arg->required) return;
     switch (arg->kind) {
-    case KVC_ARG_INTEGER: /* of a wide range its ends and powers of two */
+    case KVC_ARG_INTEGER: /* of a wide range small ones, and halves of it */
         args->i[i] = span < 256
                          ? arg->min + (int64_t)(byte % (span + 1))
                          : arg->min + (int64_t)(byte & 1 ? span >> byte / 2 % 64 : byte / 2u);
         break;
-    case KVC_ARG_REAL: args->f[i] = arg->least + (arg->most - arg->least) * byte / 255; break;
+    case KVC_ARG_REAL: /* mostly small, of digits that a recipe may have */
+        snprintf(text, sizeof text, "%.3g",
+                 arg->least + (arg->most - arg->least) * pow(byte / 255.0, 3));
+        args->f[i] = strtod(text, NULL);
+        break;
     case KVC_ARG_WORD:
         while (arg->words[words]) words++;
         args->i[i] = byte % words;
