@@ -28,7 +28,6 @@ static int runs_avx2(void) { /* F16C and FMA with it: its kernels use all three 
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) && (c & bit_FMA);
 }
 
-#if !defined(KVC_NO_AVX512)
 static int runs_avx512(void) {
     return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
@@ -38,7 +37,6 @@ static int runs_avx512(void) {
 static int runs_avx512vnni(void) {
     return runs_avx512() && __builtin_cpu_supports("avx512vnni");
 }
-#endif
 #elif defined(__aarch64__) /* which always has NEON */
 static int runs_neondot(void) {
     return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
@@ -51,10 +49,8 @@ static const struct {
     int (*runs)(void);
 } table[] = {
 #if defined(__x86_64__)
-#if !defined(KVC_NO_AVX512)
     {&kvc_kernels_avx512vnni, runs_avx512vnni},
     {&kvc_kernels_avx512, runs_avx512},
-#endif
     {&kvc_kernels_avx2, runs_avx2},
 #elif defined(__aarch64__)
     {&kvc_kernels_neondot, runs_neondot},

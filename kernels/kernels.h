@@ -300,9 +300,7 @@ struct kvc_kernels {
 extern const struct kvc_kernels kvc_kernels_ref;
 #if defined(__x86_64__)
 extern const struct kvc_kernels kvc_kernels_avx2;
-#if !defined(KVC_NO_AVX512)
 extern const struct kvc_kernels kvc_kernels_avx512, kvc_kernels_avx512vnni;
-#endif
 #endif
 #if defined(__aarch64__)
 extern const struct kvc_kernels kvc_kernels_neon, kvc_kernels_neondot;

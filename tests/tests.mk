@@ -241,6 +241,12 @@ fuzz: $(FUZZ_NAMES:%=$B/fuzz/%)
 	  $B/fuzz/$$t -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=20 \
 	  build/fuzz-corpus/$$t tests/fuzz/corpus/$${t#fuzz_} || exit 1; done
 
+HOURS ?= 1
+## fuzz-hours: run the libFuzzer targets in turn for HOURS, one process, most of the time the container's; logged in tests/fuzz/HOURS.md
+.PHONY: fuzz-hours
+fuzz-hours: $(FUZZ_NAMES:%=$B/fuzz/%)
+	@"$(PYTHON)" tests/fuzz/hours.py $B $(HOURS) $(FUZZ_TARGETS)
+
 ## fuzz-replay: run the fuzz targets over the kept corpus, without libFuzzer
 .PHONY: fuzz-replay
 fuzz-replay: $(FUZZ_NAMES:%=$B/replay/%)
@@ -256,18 +262,26 @@ $B/replay/fuzz_store_name $B/replay/fuzz_store_object: $B/replay/%: $B/tests/fuz
 	$(SAY) LD $@
 	$(LINK) $^ $(STORE_LIBS) $(LIBS)
 
-# libFuzzer needs its instrumentation in the library too: all sources at once, with clang
-$B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC)) | $B/ready
+# libFuzzer needs its instrumentation in the library too, which is compiled once for all targets (clang)
+$B/fuzz/%.o: %.c | $B/ready
 	@mkdir -p $(@D)
-	$(SAY) FUZZ $@
-	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) $(NEONDOT) \
-	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(KVC_LDLIBS)
+	$(SAY) FUZZ $<
+	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -std=c11 -g -O1 -ffp-contract=off $(ISA) $(FUZZ_SAN),fuzzer-no-link \
+	  -MMD -MP -c -o $@ $<
 
-$B/fuzz/fuzz_store_name $B/fuzz/fuzz_store_object: $B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC)) $(STORE_SRC) | $B/ready
-	@mkdir -p $(@D)
-	$(SAY) FUZZ $@
-	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) $(NEONDOT) \
-	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(STORE_LIBS) $(KVC_LDLIBS)
+FUZZ_SAN := -fno-sanitize-recover=undefined -fsanitize=address,undefined
+FUZZ_LIB := $(LIB_SRC:%.c=$B/fuzz/%.o)
+$B/fuzz/libkvc.a: $(FUZZ_LIB)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+$B/fuzz/libkvc_store.a: $(STORE_SRC:%.c=$B/fuzz/%.o)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
+# archives in any order: some targets add others, and those of .kvc files change these by records
+$B/fuzz/fuzz_%: $B/fuzz/tests/fuzz/fuzz_%.o $B/fuzz/libkvc.a
+	$(Q)$(FUZZ_CC) $(FUZZ_SAN),fuzzer -o $@ -Wl,--start-group $^ -Wl,--end-group $(KVC_LDLIBS)
+$B/fuzz/fuzz_container $B/fuzz/fuzz_device: $B/fuzz/tests/fuzz/mutate.o
+$B/fuzz/fuzz_store_name $B/fuzz/fuzz_store_object: $B/fuzz/libkvc_store.a
+$B/fuzz/fuzz_store_name $B/fuzz/fuzz_store_object: override KVC_LDLIBS += $(STORE_LIBS)
 
 $B/tests/golden/golden: $B/tests/golden/golden.o $B/libkvc.a
 	$(SAY) LD $@
@@ -492,6 +506,6 @@ man-lint:
 	@if command -v mandoc >/dev/null; then mandoc -T lint -W warning man/*.[1-9] && echo "man pages: ok"; \
 	else echo "man-lint: mandoc is not installed" >&2; exit 1; fi
 
--include $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d) $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d $(CONFORMANCE:%=%.d)
+-include $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d) $(FUZZ_LIB:.o=.d) $(FUZZ_SRC:%.c=$B/fuzz/%.d) $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d $(CONFORMANCE:%=%.d)
 -include $(ATTACKS:%=%.d) $B/tests/store/tier_driver.d $B/tests/store/s3_driver.d
 -include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $(SIMT_OBJ:.o=.d) $B/tests/simt/test_simt.d $B/tests/simt/make_inputs.d $(CUDA_API:.o=.d)

@@ -1,14 +1,14 @@
 /* fuzz_lossy.c: the lossy stages and those that stand before them, past the hashes. 16 bytes choose
- * a recipe, a shape and what the rest is: rows of one or two layers, which are encoded and decoded,
- * or instructions that damage the sections of such an encoding before they are decoded. */
-#include "tests/fuzz/fuzz.h"
+ * a recipe (a listed one, a preset, or any stages of the registry), a shape and what the rest is:
+ * rows of one or two layers, which are encoded and decoded, or instructions that damage the
+ * sections of such an encoding before they are decoded. */
+#include "tests/fuzz/any_recipe.h"
 
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
 #include "codecs/presets.h"
 #include "codecs/profile_part.h"
 #include "codecs/rebuild.h"
-#include "codecs/recipe.h"
 #include "codecs/rope.h"
 #include "codecs/shared.h"
 #include "formats/io/bytes.h"
@@ -171,25 +171,47 @@ static size_t width_of(const struct job *j, unsigned which) {
 
 /* --- what is coded --- */
 
-static struct kvc_pipeline pipeline_of(unsigned choice, unsigned select) {
+/* Makes a recipe of stage number `choice` of the registry, counted round, and up to two more, which
+ * the bytes choose. Returns -1 where they do not go together. */
+static int any_recipe(unsigned choice, const uint8_t *data, size_t size, struct kvc_recipe *recipe,
+                      struct kvc_error *e) {
+    size_t n = 0, at = 1;
+    while (kvc_stage_at(n)) n++;
+    recipe->n = 0;
+    any_stage(recipe, kvc_stage_at(choice % n), data, size, &at);
+    for (unsigned more = any_byte(data, size, 0) % 3; more; more--) {
+        const size_t next = any_byte(data, size, at++);
+        any_stage(recipe, kvc_stage_at(next % n), data, size, &at);
+    }
+    return any_recipe_parse(recipe, e);
+}
+
+/* Makes the pipeline of a listed recipe, of a preset, or after these of any stages. Returns -1
+ * where these do not go together. */
+static int make_pipeline(unsigned choice, unsigned select, const uint8_t *data, size_t size,
+                         struct kvc_pipeline *line) {
     struct kvc_recipe recipe;
-    struct kvc_pipeline line;
     struct kvc_error e;
     unsigned presets = 0;
     while (kvc_preset_at(presets)) presets++;
-    choice %= OWN + presets;
-    const char *text = choice < OWN ? own_recipes[choice] : kvc_preset_at(choice - OWN)->recipe;
-    if (kvc_recipe_parse(text, &recipe, &e)) fuzz_die(text, &e);
-    kvc_recipe_pipeline(&recipe, select, 0, &line);
-    if (kvc_pipeline_check(&line, &e)) fuzz_die(text, &e);
-    /* a preset asks for a KLD, which kvc-pack turns into a step */
-    for (unsigned i = 0; i < line.n; i++) {
-        double kld;
-        if (line.step[i].stage == &kvc_stage_code &&
-            kvc_stage_code.step(&line.step[i].args, &kld) <= 0)
-            kvc_stage_code.set_step(&line.step[i].args, 0.1);
+    if (choice >= OWN + presets) {
+        if (any_recipe(choice - OWN - presets, data, size, &recipe, &e)) return -1;
+        kvc_recipe_pipeline(&recipe, select, 0, line);
+        if (kvc_pipeline_check(line, &e)) return -1;
+    } else {
+        const char *text = choice < OWN ? own_recipes[choice] : kvc_preset_at(choice - OWN)->recipe;
+        if (kvc_recipe_parse(text, &recipe, &e)) fuzz_die(text, &e);
+        kvc_recipe_pipeline(&recipe, select, 0, line);
+        if (kvc_pipeline_check(line, &e)) fuzz_die(text, &e);
     }
-    return line;
+    /* a preset asks for a KLD, which kvc-pack turns into a step */
+    for (unsigned i = 0; i < line->n; i++) {
+        double kld;
+        if (line->step[i].stage == &kvc_stage_code &&
+            kvc_stage_code.step(&line->step[i].args, &kld) <= 0)
+            kvc_stage_code.set_step(&line->step[i].args, 0.1);
+    }
+    return 0;
 }
 
 /* One value out of the byte at `data`, as byte 2 says. */
@@ -343,7 +365,7 @@ static void free_job(struct job *j) {
     free(j);
 }
 
-/* NULL when the bytes name no shape that is small enough. */
+/* NULL when the bytes name no shape that is small enough, or stages that do not go together. */
 static struct job *make_job(const uint8_t *header, const uint8_t *data, size_t size) {
     static const enum kvc_dtype dtypes[] = {KVC_F32, KVC_F16, KVC_BF16};
     static const int64_t starts[] = {0, 250, -3, 1};
@@ -351,12 +373,12 @@ static struct job *make_job(const uint8_t *header, const uint8_t *data, size_t s
     struct job *j = fuzz_alloc(sizeof *j);
     memset(j, 0, sizeof *j);
     j->which = (header[1] & VALUES) != 0;
-    j->line = pipeline_of(header[0], j->which ? KVC_SELECT_V : KVC_SELECT_K);
     const struct kvc_shape key = {dtypes[header[3] % 3], header[4] + UINT64_C(1),
                                   header[5] % 4 + UINT64_C(1), header[6] % 80 + UINT64_C(1)};
     j->shape[0] = j->shape[1] = key;
     if (header[7] & 1) j->shape[1].dim = header[7] % 80 + UINT64_C(1);
-    if (key.tokens * width_of(j, 0) > MAX_VALUES || key.tokens * width_of(j, 1) > MAX_VALUES) {
+    if (key.tokens * width_of(j, 0) > MAX_VALUES || key.tokens * width_of(j, 1) > MAX_VALUES ||
+        make_pipeline(header[0], j->which ? KVC_SELECT_V : KVC_SELECT_K, data, size, &j->line)) {
         free(j);
         return NULL;
     }

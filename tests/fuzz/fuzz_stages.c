@@ -1,28 +1,43 @@
-/* fuzz_stages.c: the stages `split` and `fast`, past the hashes. Eight bytes choose what is done:
- * either entries like a record's directory make sections out of the rest, which are decoded, or the
- * rest is rows, which are encoded and must come back. Whatever decodes must also encode and come
- * back. */
-#include "tests/fuzz/fuzz.h"
+/* fuzz_stages.c: the lossless stages of the registry, past the hashes. Eight bytes choose what is
+ * done: either entries like a record's directory make sections out of the rest, which are decoded,
+ * or the rest is rows, which are encoded and must come back. Whatever decodes must also encode and
+ * come back. */
+#include "tests/fuzz/any_recipe.h"
 
-#include "codecs/recipe.h"
 #include "formats/io/bytes.h"
 
 enum { HEADER = 8, ENTRY = 8, MAX_SECTIONS = 12, SECTION_COST = 24 };
 /* decoded and encoded at most: small ones run often */
 enum { FEW_VALUES = 1 << 12, MANY_VALUES = 1 << 15 };
-enum { ENCODE = 4 }; /* in byte 0 */
+enum { ENCODE = 4 };  /* in byte 0, whose other bits choose the recipe */
+enum { DTYPES = 13 }; /* byte 1 modulo them; what is above is an argument of the stage */
 
-static const char *const recipes[] = {"split", "split:stream=1024", "fast", "split:stream=16777216",
-                                      "cross"};
-static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16,  KVC_F8E4M3, KVC_F8E5M2,
-                                        KVC_U8,   KVC_I8,   KVC_Q8_0,  KVC_Q4_0,   KVC_Q4_1,
-                                        KVC_Q5_0, KVC_Q5_1, KVC_IQ4_NL};
+static const char *const recipes[] = {"split", "split:stream=1024", "fast",
+                                      "split:stream=16777216"};
+enum { LISTED = sizeof recipes / sizeof recipes[0] };
+static const enum kvc_dtype dtypes[DTYPES] = {KVC_F32,  KVC_F16,  KVC_BF16,  KVC_F8E4M3, KVC_F8E5M2,
+                                              KVC_U8,   KVC_I8,   KVC_Q8_0,  KVC_Q4_0,   KVC_Q4_1,
+                                              KVC_Q5_0, KVC_Q5_1, KVC_IQ4_NL};
 
-static struct kvc_pipeline pipeline_of(unsigned choice) {
+/* Sets the recipe to lossless terminal stage number `i` of the registry, counted round. */
+static void take_stage(struct kvc_recipe *recipe, size_t i, uint8_t argument) {
+    const unsigned both = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS;
+    const struct kvc_stage *found[64];
+    size_t n = 0, at = 0;
+    for (size_t s = 0; kvc_stage_at(s) && n < sizeof found / sizeof found[0]; s++)
+        if ((kvc_stage_at(s)->flags & both) == both) found[n++] = kvc_stage_at(s);
+    recipe->n = 0;
+    any_stage(recipe, found[i % n], &argument, 1, &at);
+}
+
+/* Makes a pipeline of a listed recipe, or after these of any lossless stage. */
+static struct kvc_pipeline pipeline_of(unsigned choice, uint8_t argument) {
     struct kvc_recipe recipe;
     struct kvc_pipeline line;
     struct kvc_error e;
-    if (kvc_recipe_parse(recipes[choice % (sizeof recipes / sizeof recipes[0])], &recipe, &e))
+    if (choice >= LISTED) take_stage(&recipe, choice - LISTED, argument);
+    if (choice < LISTED ? kvc_recipe_parse(recipes[choice], &recipe, &e)
+                        : any_recipe_parse(&recipe, &e))
         fuzz_die("a recipe", &e);
     kvc_recipe_pipeline(&recipe, 0, 0, &line);
     return line;
@@ -111,9 +126,9 @@ static void take_apart(const struct kvc_pipeline *line, const struct kvc_shape *
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < HEADER) return 0;
-    const struct kvc_dtype_info *info = kvc_dtype_info(
-        dtypes[data[1] % (sizeof dtypes / sizeof dtypes[0])]);
-    const struct kvc_pipeline line = pipeline_of(data[0]);
+    const struct kvc_dtype_info *info = kvc_dtype_info(dtypes[data[1] % DTYPES]);
+    const struct kvc_pipeline line = pipeline_of((data[0] & 3u) | (data[0] >> 1 & ~3u),
+                                                 data[1] / DTYPES);
     struct kvc_shape shape = {info->dtype, get_u16(data + 2) % (KVC_MAX_BLOCK_ROWS + 1),
                               data[4] % 8u + 1, get_u16(data + 5) % 1024u + 1};
     if (info->block > 1) shape.dim = (shape.dim + 31) / 32 * 32;

@@ -243,7 +243,8 @@ RECIPES = ["zstd", "store", "zstd:level=9", "store@k,zstd@v", "zstd:level=19@l0-
            "sink:1," * 15 + "merge:slerp", "sink:1," * 16 + "merge:slerp"]
 
 
-LOSSY = 102  # recipes of fuzz_lossy.c, presets included
+LOSSY = 102  # recipes of fuzz_lossy.c, presets included; then come the stages of the registry
+STAGES = 21
 
 
 def lossy():
@@ -261,6 +262,11 @@ def lossy():
         known = (0, 40, 56, 32, 64, 24)[i // 2 % 6]  # and the profile lost
         out[f"harm-{i:02}"] = bytes([i, 2 * value + 1 + 4 * (i // 2 % 2) + known, 1, dtype]) + shape + more + \
             harm[:1] + u8(i % 16) + harm[2:]
+    for i in range(2 * STAGES):
+        # how many stages follow, and bytes that choose them and arguments
+        rows = u8(i % 3) + bytes((i * i * 29 + j * j * 11 + 37 * j) & 255 for j in range(40))
+        shape = bytes([i * 7 % 60 + 3, i % 3, i * 11 % 20 + 1, 0])
+        out[f"stage-{i:02}"] = bytes([LOSSY + i, 8 + i % 2 * 2, 1, i % 3]) + shape + bytes(8) + rows
     return out
 
 

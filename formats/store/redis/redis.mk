@@ -16,11 +16,8 @@ $B/replay/fuzz_redis: $B/tests/fuzz/fuzz_redis.o $B/tests/fuzz/replay.o $(REDIS_
 	$(SAY) LD $@
 	$(LINK) $^ $(redis_LIBS) $(LIBS)
 
-$B/fuzz/fuzz_redis: tests/fuzz/fuzz_redis.c $(REDIS_SRC) formats/store/tier.c formats/store/object.c formats/store/url.c codecs/error.c codecs/near.c formats/io/hash.c | $B/ready
-	@mkdir -p $(@D)
-	$(SAY) FUZZ $@
-	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -std=c11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ \
-	  $(redis_LIBS) $(KVC_LDLIBS)
+$B/fuzz/fuzz_redis: $(REDIS_SRC:%.c=$B/fuzz/%.o) $B/fuzz/libkvc_store.a
+$B/fuzz/fuzz_redis: override KVC_LDLIBS += $(redis_LIBS)
 
 ## test-redis: the Redis tier against real redis-servers on loopback: single, cluster, TLS; TESTS: some of the tests
 .PHONY: test-redis

@@ -18,7 +18,7 @@ $B/replay/fuzz_store_s3: $B/tests/fuzz/fuzz_store_s3.o $B/tests/fuzz/replay.o $(
 	@mkdir -p $(@D)
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
-$B/fuzz/fuzz_store_s3: $(S3_SRC) $(addprefix formats/store/,tier.c object.c url.c)
+$B/fuzz/fuzz_store_s3: $(S3_SRC:%.c=$B/fuzz/%.o) $B/fuzz/libkvc_store.a
 $B/replay/fuzz_store_s3 $B/fuzz/fuzz_store_s3: override KVC_LDLIBS += $(s3_LIBS)
 
 ## test-s3-sign: the signatures that libcurl makes for the S3 backend, computed again
