@@ -3,7 +3,6 @@
 #include "codecs/pipeline_steps.h"
 
 #include "codecs/memory.h"
-#include "codecs/registry.h"
 #include "codecs/row_runs.h"
 #include "kernels/kernels.h"
 
@@ -113,9 +112,10 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
     struct level level[KVC_MAX_STEPS];
     const struct kvc_shape shape = block->shape;
     const unsigned floats = kvc_pipeline_first(p, KVC_STAGE_FLOAT | KVC_STAGE_FINITE);
-    if (p->step[0].stage == &kvc_stage_unknown) { /* nothing can be said of its sections */
-        kvc_stage_unknown.decode(&p->step[0].args, NULL, block, e);
-        return kvc_error_prefix(e, kvc_stage_unknown.name);
+    const struct kvc_stage *last = p->step[0].stage;
+    if (last->flags & KVC_STAGE_UNKNOWN) {
+        last->decode(&p->step[0].args, NULL, block, e);
+        return kvc_error_prefix(e, last->name);
     }
     /* no encoder does that, and buffers would be too small */
     if (floats < p->n && !kvc_is_float(shape.dtype))

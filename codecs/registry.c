@@ -47,7 +47,7 @@ static int unknown_decode(const struct kvc_stage_args *args, const struct kvc_st
 const struct kvc_stage kvc_stage_unknown = {
     .name = "unknown",
     .summary = "a stage of a newer kvc",
-    .flags = KVC_STAGE_TERMINAL,
+    .flags = KVC_STAGE_TERMINAL | KVC_STAGE_UNKNOWN,
     .args = unknown_arguments,
     .n_args = 1,
     .decode = unknown_decode,
