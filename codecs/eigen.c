@@ -2,6 +2,7 @@
 #include "codecs/eigen.h"
 
 #include "codecs/memory.h"
+#include "codecs/random.h"
 #include "kernels/kernels.h"
 
 #include <dlfcn.h>
@@ -131,12 +132,11 @@ static void orthonormalise(double *v, size_t rank, size_t dim) {
     }
 }
 
-/* Uniform in [0, 1): splitmix64. */
+/* Returns the next number of a sequence, in [0, 1). */
 static double uniform(uint64_t *state) {
-    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+    const double next = kvc_random_unit(*state);
+    *state += KVC_RANDOM_STEP;
+    return next;
 }
 
 int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsigned loops,

@@ -6,6 +6,7 @@
 
 #include "codecs/eigen.h"
 #include "codecs/memory.h"
+#include "codecs/random.h"
 #include "formats/model/predictor.h"
 #include "formats/model/profile_learn_basis.h"
 #include "formats/model/profile_step.h"
@@ -61,19 +62,6 @@ struct part {
     float *made_basis, *made_inverse;
     struct kvc_learnt_predictor learnt;
 };
-
-/* --- random numbers --- */
-
-static uint64_t mix(uint64_t x) { /* splitmix64 */
-    x += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-
-static double unit(uint64_t x) {
-    return (double)(mix(x) >> 11) * 0x1p-53;
-}
 
 /* --- rows --- */
 
@@ -292,7 +280,7 @@ static int profile_learn_loop_decode(const struct loop *p, struct part *x, uint6
         for (size_t h = 0; h < heads; h++) {
             const uint64_t key = ((i * 4096 + x->layer) * 2 + (uint64_t)x->is_v) * 4096 + h;
             const float step = p->step[i] *
-                               (float)exp2((CLASS_LEAST + (double)(mix(key) % CLASSES)) / 2);
+                               (float)exp2((CLASS_LEAST + (double)(kvc_random_mix(key) % CLASSES)) / 2);
             const float *inverse = x->inverse + h * dim * dim, *basis = x->basis + h * dim * dim;
             float *v = row + h * dim;
             if (!(step > 0)) continue;
@@ -434,9 +422,9 @@ static int loop_begin(struct loop *p, double step, struct kvc_error *e) {
     if (!(p->step = kvc_alloc(p->rows + 1, sizeof *p->step)))
         return kvc_fail_memory(e, "a profile");
     for (uint64_t i = 0; i < p->rows; i++)
-        p->step[i] = unit(2 * i) < EXACT
+        p->step[i] = kvc_random_unit(2 * i) < EXACT
                          ? 0
-                         : (float)(step * exp2(OCTAVES * (2 * unit(2 * i + 1) - 1)));
+                         : (float)(step * exp2(OCTAVES * (2 * kvc_random_unit(2 * i + 1) - 1)));
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* weights.c: checking and converting one layer's K and V projections. Not for finding their tensors
+/* weights.c: checking and converting one layer's projections. Not for finding their tensors
  * (weights_tensors.c), for facts about the model (model.c), or for the pairing that an engine uses
  * (rope_names.c). */
 #include "formats/model/weights.h"
@@ -262,13 +262,18 @@ static int load_one(const struct kvc_weights *w, const struct kvc_weights_naming
     return found > 0 ? load_vector(&b, out, o, vector, e) : found;
 }
 
+static struct order order_of_k(const struct kvc_weights *w, const struct kvc_projection_shape *s) {
+    return (struct order){s->dim, s->rotated, w->pairing, s->pairing};
+}
+
 static int weights_load(const struct kvc_weights *w, uint32_t layer, struct kvc_projection *p,
                         struct kvc_error *e) {
-    const struct kvc_projection_shape *s = &p->shape;
-    const struct order k_order = {s->dim, s->rotated, w->pairing, s->pairing};
+    struct kvc_projection_shape *s = &p->shape;
+    const struct order k_order = order_of_k(w, s);
     const struct order v_order = {s->dim_v, 0, KVC_PAIRING_NONE, KVC_PAIRING_NONE};
     struct kvc_weights_tensor k, v;
     const struct kvc_weights_naming *naming = kvc_weights_find_k(w, layer, &k, e);
+    if (naming && !s->in) s->in = k.rank == 2 ? k.dim[1] : 1;
     if (!naming ||
         load_one(w, naming, &k, KVC_WEIGHT_K_BIAS, layer, s, &k_order, &p->k, &p->k_bias, e))
         return -1;
@@ -282,7 +287,7 @@ static int weights_load(const struct kvc_weights *w, uint32_t layer, struct kvc_
 
 static int check_shape(struct kvc_projection_shape *s, struct kvc_error *e) {
     if (!s->rotated && s->pairing != KVC_PAIRING_NONE) s->rotated = s->dim;
-    if (!s->in || !s->heads || !s->dim || !s->dim_v || s->in > MAX_SHAPE || s->heads > MAX_SHAPE ||
+    if (!s->heads || !s->dim || !s->dim_v || s->in > MAX_SHAPE || s->heads > MAX_SHAPE ||
         s->dim > MAX_SHAPE || s->dim_v > MAX_SHAPE)
         return kvc_fail(e, KVC_ERR_USAGE,
                         "no projection has %" PRIu64 " channels in and %" PRIu64
@@ -335,6 +340,53 @@ void kvc_projection_free(struct kvc_projection *p) {
     free(p->v_bias);
     free(p->norm);
     memset(p, 0, sizeof *p);
+}
+
+/* Loads the norm of each head of K or of queries, where the file has one. */
+static int load_head_norm(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
+                          enum kvc_weight which, uint32_t layer, const struct order *o,
+                          float **norm, struct kvc_error *e) {
+    struct kvc_weights_tensor t;
+    const int found = kvc_weights_find(w, naming, which, layer, &t, e);
+    if (found <= 0) return found;
+    if (load_vector(&t, o->dim, o, norm, e)) return -1;
+    for (uint64_t i = 0; norm_is_less_one(w) && i < o->dim; i++) (*norm)[i] += 1;
+    return 0;
+}
+
+static int load_queries(const struct kvc_weights *w, uint32_t layer,
+                        const struct kvc_projection_shape *s, struct kvc_query_projection *q,
+                        struct kvc_error *e) {
+    const struct order o = order_of_k(w, s);
+    struct kvc_weights_tensor k, t;
+    const struct kvc_weights_naming *naming = kvc_weights_find_k(w, layer, &k, e);
+    if (!naming) return -1;
+    const int found = kvc_weights_find(w, naming, KVC_WEIGHT_Q, layer, &t, e);
+    if (found <= 0) return found ? -1 : kvc_weights_missing(w, t.name, e);
+    const uint64_t group = t.rank == 2 ? t.dim[0] / (s->heads * s->dim) : 0;
+    struct kvc_projection_shape wide = *s;
+    q->heads = wide.heads = s->heads * (group ? group : 1);
+    if (load_one(w, naming, &t, KVC_WEIGHT_Q_BIAS, layer, &wide, &o, &q->q, &q->bias, e) ||
+        load_head_norm(w, naming, KVC_WEIGHT_Q_NORM, layer, &o, &q->q_norm, e))
+        return -1;
+    return load_head_norm(w, naming, KVC_WEIGHT_K_NORM, layer, &o, &q->k_norm, e);
+}
+
+int kvc_weights_load_queries(const struct kvc_weights *w, uint32_t layer,
+                             const struct kvc_projection *p, struct kvc_query_projection *q,
+                             struct kvc_error *e) {
+    memset(q, 0, sizeof *q);
+    if (!load_queries(w, layer, &p->shape, q, e)) return 0;
+    kvc_query_projection_free(q);
+    return -1;
+}
+
+void kvc_query_projection_free(struct kvc_query_projection *q) {
+    free(q->q);
+    free(q->bias);
+    free(q->q_norm);
+    free(q->k_norm);
+    memset(q, 0, sizeof *q);
 }
 
 /* ---- identity ---- */

@@ -1,6 +1,6 @@
-/* weights.h: one layer's K and V projections out of a model's weights file, as binary32. Not for
- * other weights, for facts and fingerprints of the model (model.h), or for the arithmetic that uses
- * the projections.
+/* weights.h: one layer's projections to K, V and queries out of a model's weights file, as
+ * binary32. Not for other weights, for facts and fingerprints of the model (model.h), or for the
+ * arithmetic that uses the projections.
  *
  * K = RoPE(norm(x) Wk + bk), V = norm(x) Wv + bv, x being the hidden state that enters the layer.
  * The files stay open; what is loaded is one layer at a time, and the caller's to free. */
@@ -27,7 +27,7 @@ int kvc_weights_have_attention(const struct kvc_weights *w);
 
 /* The shape that projections must have to fit a cache. */
 struct kvc_projection_shape {
-    uint64_t in;              /* channels of a hidden state */
+    uint64_t in;              /* channels of a hidden state; 0: as many as the file's K has */
     uint64_t heads;           /* KV heads */
     uint64_t dim, dim_v;      /* channels of a head of K and of V */
     uint64_t rotated;         /* channels at the start of a head of K that RoPE rotates; 0: all */
@@ -35,7 +35,7 @@ struct kvc_projection_shape {
 };
 
 struct kvc_projection {
-    struct kvc_projection_shape shape; /* as asked for, `rotated` filled in */
+    struct kvc_projection_shape shape; /* as asked for, `rotated` and `in` filled in */
     float *k, *v; /* [in][heads * dim] and [in][heads * dim_v]: output channels in the cache's own
                      order */
     float *k_bias, *v_bias; /* in the same order; NULL: none */
@@ -57,6 +57,23 @@ int kvc_weights_load(const struct kvc_weights *w, uint32_t layer,
                      const struct kvc_projection_shape *shape, struct kvc_projection *p,
                      struct kvc_error *e);
 void kvc_projection_free(struct kvc_projection *p);
+
+/* Queries are RoPE(norm(x) Wq + bq), with norms per head of K and of queries before RoPE in some
+ * models (Qwen3, Gemma 3). */
+struct kvc_query_projection {
+    uint64_t heads; /* query heads, a multiple of the KV heads */
+    float *q;       /* [in][heads * dim], channels of a head in the order of the cache's K */
+    float *bias;    /* [heads * dim] in the same order; NULL: none */
+    /* [dim] in the same order: factors of the normalised heads; NULL: there is no such norm */
+    float *q_norm, *k_norm;
+};
+
+/* Loads what makes the queries of a layer whose K and V are loaded as *p, as kvc_weights_load()
+ * does. On failure *q is empty. */
+int kvc_weights_load_queries(const struct kvc_weights *w, uint32_t layer,
+                             const struct kvc_projection *p, struct kvc_query_projection *q,
+                             struct kvc_error *e);
+void kvc_query_projection_free(struct kvc_query_projection *q);
 
 /* Hashes a layer's projection, to the same hash whatever file it came from: SHA-256 of "kvc
  * projection 0\n"; Wk as binary32, little-endian, [in][out], a head's rotated channels paired as

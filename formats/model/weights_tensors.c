@@ -1,4 +1,4 @@
-/* weights_tensors.c: the open files of a model's weights, and the tensors of a layer's K and V in
+/* weights_tensors.c: the open files of a model's weights, and the tensors of a layer's attention in
  * them. Not for converting their values (weights.c). */
 #include "formats/model/weights_tensors.h"
 
@@ -51,16 +51,20 @@ int kvc_weights_are_gguf(const struct kvc_weights *w) {
 static const char *const gguf_names[KVC_WEIGHTS] = {
     "blk.#.attn_k.weight",     "blk.#.attn_k.bias",      "blk.#.attn_v.weight",
     "blk.#.attn_v.bias",       "blk.#.attn_norm.weight", "blk.#.attn_norm.bias",
-    "blk.#.attn_k_norm.weight"};
+    "blk.#.attn_k_norm.weight", "blk.#.attn_q.weight",   "blk.#.attn_q.bias",
+    "blk.#.attn_q_norm.weight"};
 static const char *const transformers_names[KVC_WEIGHTS] = {"layers.#.self_attn.k_proj.weight",
                                                             "layers.#.self_attn.k_proj.bias",
                                                             "layers.#.self_attn.v_proj.weight",
                                                             "layers.#.self_attn.v_proj.bias",
                                                             "layers.#.input_layernorm.weight",
                                                             "layers.#.input_layernorm.bias",
-                                                            "layers.#.self_attn.k_norm.weight"};
+                                                            "layers.#.self_attn.k_norm.weight",
+                                                            "layers.#.self_attn.q_proj.weight",
+                                                            "layers.#.self_attn.q_proj.bias",
+                                                            "layers.#.self_attn.q_norm.weight"};
 static const char *const cache_names[KVC_WEIGHTS] = {
-    [KVC_WEIGHT_K] = "wk.#", [KVC_WEIGHT_V] = "wv.#"};
+    [KVC_WEIGHT_K] = "wk.#", [KVC_WEIGHT_V] = "wv.#", [KVC_WEIGHT_Q] = "wq.#"};
 
 struct kvc_weights_naming {
     int gguf;

@@ -1,4 +1,4 @@
-/* weights_tensors.h: the open files of a model's weights, and the tensors of a layer's K and V in
+/* weights_tensors.h: the open files of a model's weights, and the tensors of a layer's attention in
  * them. Not for converting their values (weights.c). */
 #ifndef KVC_WEIGHTS_TENSORS_H
 #define KVC_WEIGHTS_TENSORS_H
@@ -31,7 +31,7 @@ struct kvc_weights {
     float epsilon;
 };
 
-/* What a layer has for K and V. */
+/* What a layer has for K and V, and for queries. */
 enum kvc_weight {
     KVC_WEIGHT_K,
     KVC_WEIGHT_K_BIAS,
@@ -40,6 +40,9 @@ enum kvc_weight {
     KVC_WEIGHT_NORM,
     KVC_WEIGHT_NORM_BIAS,
     KVC_WEIGHT_K_NORM,
+    KVC_WEIGHT_Q,
+    KVC_WEIGHT_Q_BIAS,
+    KVC_WEIGHT_Q_NORM,
     KVC_WEIGHTS
 };
 
