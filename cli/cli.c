@@ -105,7 +105,7 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
         [KVC_NEED_MODEL] = "give --model",
         [KVC_NEED_WEIGHTS] = "give --weights=FILE",
         [KVC_NEED_PROFILE] = "--profile=FILE names it for one command",
-        [KVC_NEED_QUERIES] = "give --queries=FILE",
+        [KVC_NEED_QUERIES] = "give --queries=FILE or --model=FILE",
         [KVC_NEED_FORMAT] = "use --to=FORMAT",
         [KVC_NEED_INPUT] = "use --from=FORMAT",
         [KVC_NEED_NAMES] = "say which arrays are K and V, for instance --map='keys=layer.{i}.k' "

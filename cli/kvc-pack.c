@@ -53,7 +53,9 @@ static char *default_name(void *state, const char *path, const struct kvc_file *
 /* --- packing --- */
 
 static void say_note(void *state, enum kvc_note number, const char *name, const char *text) {
-    const struct cli_pack *p = state;
+    struct cli_pack *p = state;
+    if (number == KVC_NOTE_ESTIMATED && !p->estimated++) cli_warn("%s", text);
+    if (number == KVC_NOTE_ESTIMATED) return;
     if (number != KVC_NOTE_PAIRING || p->job.verbose) cli_note(NULL, number, name, text);
 }
 
@@ -303,6 +305,9 @@ static void say_learnt(const struct cli_pack *p, const struct kvc_learning *l) {
              "quality, than with a profile of "
              "make_profile.py",
              p->learn_path);
+    if (info.estimated) cli_warn("queries estimated from K, V and the weights");
+    if (*info.not_estimated)
+        cli_warn("%s: queries cannot be estimated: %s", p->learn_path, info.not_estimated);
     if (!info.has_queries)
         cli_warn("%s: made without queries: no token is told from another when packing, which "
                  "costs about as much again",

@@ -7,6 +7,8 @@
 int diff_start(struct diff_comparison *d, struct kvc_error *e) {
     d->how.queries = d->queries;
     d->steps = kvc_comparing_new(d->file[0].cache, d->file[1].cache, &d->how, &d->detail, e);
+    if (d->steps && kvc_comparing_estimated(d->steps) && !d->quiet)
+        cli_warn("queries estimated from K, V and the weights");
     if (d->steps) return 0;
     switch (kvc_error_need(e)) {
     case KVC_NEED_LAYERS:
@@ -17,7 +19,7 @@ int diff_start(struct diff_comparison *d, struct kvc_error *e) {
         return kvc_error_set(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NOTHING, "%s",
                              d->queries ? kvc_error_message(e)
                                         : "--attention: neither file has queries; give one that "
-                                          "has: --queries=FILE");
+                                          "has: --queries=FILE, or the model: --model=FILE");
     default: return -1;
     }
 }

@@ -84,6 +84,10 @@ enum kvc_note {
     KVC_NOTE_NO_STAGE = 12,     /* no stage of the recipe uses the profile */
     KVC_NOTE_ROWS = 13,         /* rows are doubtful: padding, zeros, other token ids */
     KVC_NOTE_OTHER_TEXT = 14,   /* the queries are those of other tokens */
+    /* packing: the recipe asks for queries, and the file has none. They were estimated from K, V
+     * and the weights that the file was opened with; or could not be */
+    KVC_NOTE_ESTIMATED = 15,
+    KVC_NOTE_NOT_ESTIMATED = 16,
     KVC_NOTE_LOST = 20,         /* unpacking: the format does not hold all of the cache */
     KVC_NOTE_CASTS = 21,        /* values are written in another type */
     KVC_NOTE_SNAPSHOTS = 22,    /* snapshots are not written */
@@ -445,7 +449,9 @@ struct kvc_compare_how {
     void *meta_state;
     /* measure what the differences do to attention; needs queries */
     int attention;
-    const struct kvc_file *queries; /* a file with queries; NULL: those of a, or of b */
+    /* a file with queries; NULL: those of a, or of b, or where both have none and a was opened with
+     * `model` or `weights`, an estimate from K and V of a */
+    const struct kvc_file *queries;
 };
 struct kvc_comparison {
     size_t size;      /* of this struct; set by the caller */
@@ -647,7 +653,8 @@ struct kvc_write_options {
     const char *recipe;
     unsigned align; /* alignment of extents in a .kvc; 0: none */
     int no_verify;  /* do not decode what was encoded */
-    /* for recipes that ask attention: a file with queries; NULL: f's own */
+    /* for recipes that ask attention: a file with queries; NULL: f's own, or where f has none and
+     * was opened with `model` or `weights`, an estimate from K and V */
     const struct kvc_file *queries;
     /* K and V of block dtypes and of 8 bits, times their scales, become f16 first */
     int dequantize;
@@ -804,6 +811,11 @@ struct kvc_learning_info {
     size_t size;     /* of this struct; set by the caller */
     int has_queries; /* of every layer; without, files come out larger */
     int knows_rope;  /* of all caches; without, K is learnt as it is rotated */
+    /* caches without queries, whose queries were estimated from K, V and the weights that the file
+     * was opened with; why those of another could not be, "" if they could. The text is the
+     * learning's. */
+    unsigned estimated;
+    const char *not_estimated;
 };
 KVC_API int kvc_learning_describe(const struct kvc_learning *l, struct kvc_learning_info *info);
 

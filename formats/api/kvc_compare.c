@@ -10,6 +10,7 @@
 #include "formats/compare/comparing.h"
 #include "formats/compare/meta_differ.h"
 #include "formats/compare/stats.h"
+#include "formats/file/given.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +43,20 @@ static int take_how(struct kvc_comparing *c, const struct kvc_compare_how *how,
                          how->queries->name);
 }
 
+/* Estimates queries of a, where there are no others and a was opened with its model. */
+static int estimate(struct kvc_comparing *c, const struct kvc_file *a, const struct kvc_file *b,
+                    struct kvc_error *e) {
+    const struct kvc_file *whole = kvc_file_whole(a);
+    if (c->queries || (!whole->rebuild && !whole->model) || kvc_cache_has_queries(a->cache) ||
+        kvc_cache_has_queries(b->cache))
+        return 0;
+    c->estimated = kvc_given_queries(a->cache, whole->rebuild, whole->model, 0, e);
+    c->queries = c->estimated;
+    if (c->estimated) return 0;
+    kvc_error_prefix(e, "queries cannot be estimated");
+    return kvc_error_prefix(e, a->name);
+}
+
 struct kvc_comparing *kvc_comparing_new(const struct kvc_file *a, const struct kvc_file *b,
                                         const struct kvc_compare_how *how,
                                         const struct kvc_compare_detail *detail,
@@ -69,7 +84,7 @@ struct kvc_comparing *kvc_comparing_new(const struct kvc_file *a, const struct k
                                     .give = d.group,
                                     .state = d.state};
     if (!take_how(c, &h, e) && !kvc_comparing_begin(c, e) &&
-        (!h.attention || kvc_comparing_queries(c, e)))
+        (!h.attention || (!estimate(c, a, b, e) && kvc_comparing_queries(c, e))))
         return c;
     kvc_comparing_free(c);
     return NULL;

@@ -168,6 +168,8 @@ struct kvc_attention_measures {
     uint64_t queries;
     double logit_rms, kl, output_median, output_p99;
 };
+/* Returns 1 if the queries were estimated, as neither cache has any. */
+KVC_API int kvc_comparing_estimated(const struct kvc_comparing *c);
 /* Measures what the differences do to attention; needs queries. */
 KVC_API int kvc_comparing_attention(struct kvc_comparing *c, struct kvc_error *e);
 /* Returns K of layer i that was measured, and *m of a KV head; NULL past the last layer or head,

@@ -66,6 +66,9 @@ static int apply_model(const struct kvc_join_options *o, struct kvc_cache *c, st
 
 static int join(struct kvc_file *f, const struct kvc_join_options *o, struct kvc_error *e) {
     const int heads = o->how && strcmp(o->how, "heads") == 0;
+    const char *model = o->shared_model ? o->shared_model->path
+                                        : kvc_file_whole(f->joined[0])->model;
+    if (model && *model && !(f->model = strdup(model))) return kvc_fail_memory(e, "a name");
     struct kvc_join_report report;
     struct kvc_join_operand *from = kvc_alloc(f->n_joined, sizeof *from);
     if (!from) return kvc_fail_memory(e, "files");

@@ -156,6 +156,8 @@ static int fill(struct kvc_file *f, const struct source *s, struct kvc_file_open
     f->weights = by->weights;
     by->weights = NULL;
     f->rebuild = by->how.import.weights;
+    if (by->how.model && *by->how.model->path && !(f->model = strdup(by->how.model->path)))
+        return kvc_fail_memory(e, "a name");
     f->cache = f->opened.cache;
     f->name = f->opened.input.name;
     if (*f->opened.note && o->note) o->note(o->note_state, KVC_NOTE_MODEL, f->name, f->opened.note);
@@ -278,6 +280,7 @@ void kvc_file_close(struct kvc_file *f) {
     kvc_weights_close(f->weights);
     free(f->joined);
     free(f->joined_name);
+    free(f->model);
     if (f->free_owned) f->free_owned(f->owned);
     free(f);
 }

@@ -66,9 +66,11 @@ static void take_note(void *state, enum kvc_pack_note what, const struct kvc_cac
                                   [KVC_PACK_PAIRING_CHOSEN] = KVC_NOTE_PAIRING,
                                   [KVC_PACK_PROFILE_UNUSED] = KVC_NOTE_NO_STAGE,
                                   [KVC_PACK_ROWS] = KVC_NOTE_ROWS,
-                                  [KVC_PACK_OTHER_QUERIES] = KVC_NOTE_OTHER_TEXT};
+                                  [KVC_PACK_OTHER_QUERIES] = KVC_NOTE_OTHER_TEXT,
+                                  [KVC_PACK_ESTIMATED] = KVC_NOTE_ESTIMATED,
+                                  [KVC_PACK_NOT_ESTIMATED] = KVC_NOTE_NOT_ESTIMATED};
     struct packing *p = state;
-    char text[800];
+    char text[1200];
     switch (what) {
     case KVC_PACK_ROTATION_UNKNOWN:
         snprintf(text, sizeof text,
@@ -86,6 +88,12 @@ static void take_note(void *state, enum kvc_pack_note what, const struct kvc_cac
     case KVC_PACK_OTHER_QUERIES:
         snprintf(text, sizeof text, "the queries of %s are those of other tokens",
                  p->o->queries->name);
+        break;
+    case KVC_PACK_ESTIMATED:
+        snprintf(text, sizeof text, "queries estimated from K, V and the weights");
+        break;
+    case KVC_PACK_NOT_ESTIMATED:
+        snprintf(text, sizeof text, "queries cannot be estimated: %s", p->done.why.message);
         break;
     }
     if (*text && p->o->note) p->o->note(p->o->note_state, numbers[what], p->f->name, text);
@@ -277,6 +285,8 @@ int kvc_file_pack_by(const struct kvc_file *f, const struct kvc_write_options *o
                                              .reuse = o.reuse ? o.reuse->cache : NULL,
                                              .progress = o.progress ? pack_progress : NULL,
                                              .progress_state = &p.callback},
+                                 .weights = kvc_file_whole(f)->rebuild,
+                                 .model = kvc_file_whole(f)->model,
                                  .rate = {.kld = o.target_kld,
                                           .ratio = o.target_ratio,
                                           .output_error = o.max_output_error,

@@ -5,6 +5,7 @@
 #include "formats/api/kvc_file.h"
 #include "formats/api/kvc_inspect.h"
 #include "formats/api/sized.h"
+#include "formats/cache/view.h"
 #include "formats/file/given.h"
 #include "formats/model/predictor.h"
 #include "formats/model/profile_choose.h"
@@ -144,6 +145,8 @@ int kvc_shared_text(const struct kvc_token_texts *t, int64_t id, char *text, siz
 struct kvc_learning {
     struct kvc_learner *learner;
     struct kvc_learning_options options;
+    unsigned estimated;   /* caches whose queries were */
+    struct kvc_error why; /* why those of a cache were not */
 };
 
 struct kvc_learning *kvc_learning_start(const struct kvc_learning_options *options,
@@ -188,11 +191,27 @@ static int fit_base(const struct kvc_learning_options *o, struct kvc_cache *c,
     return 0;
 }
 
+/* Returns estimates of the queries that a file lacks; NULL where there are none, or are not needed.
+ */
+static struct kvc_cache *estimate(struct kvc_learning *l, const struct kvc_file *f,
+                                  const struct kvc_cache *c) {
+    const struct kvc_file *whole = kvc_file_whole(f);
+    if (l->options.base || (!whole->rebuild && !whole->model) || kvc_cache_has_queries(c))
+        return NULL;
+    struct kvc_cache *queries = kvc_given_queries(c, whole->rebuild, whole->model,
+                                                  l->options.threads, &l->why);
+    l->estimated += queries != NULL;
+    return queries;
+}
+
 int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kvc_error *e) {
     if (KVC_NULL(e, l, f)) return -1;
-    struct kvc_cache own;
+    struct kvc_cache own, *queries = NULL;
     int status = kvc_cache_own_facts(&own, f->cache, e);
-    if (!status) status = fit_base(&l->options, &own, e) || kvc_learner_add(l->learner, &own, e);
+    if (!status) status = fit_base(&l->options, &own, e);
+    if (!status) queries = estimate(l, f, &own);
+    if (!status) status = kvc_learner_add(l->learner, &own, queries, e);
+    kvc_cache_free(queries);
     kvc_cache_disown(&own);
     return status ? kvc_error_prefix(e, f->name) : 0;
 }
@@ -208,6 +227,8 @@ int kvc_learning_write(struct kvc_learning *l, kvc_write_fn *write, void *state,
 
 int kvc_learning_describe(const struct kvc_learning *l, struct kvc_learning_info *info) {
     const struct kvc_learning_info own = {.has_queries = kvc_learner_has_queries(l->learner),
-                                          .knows_rope = kvc_learner_knows_rope(l->learner)};
+                                          .knows_rope = kvc_learner_knows_rope(l->learner),
+                                          .estimated = l->estimated,
+                                          .not_estimated = l->why.message};
     return kvc_sized_give(info, &own, sizeof own, "kvc_learning_info", NULL);
 }

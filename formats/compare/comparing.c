@@ -32,6 +32,7 @@ int kvc_comparing_begin(struct kvc_comparing *c, struct kvc_error *e) {
 
 void kvc_comparing_free(struct kvc_comparing *c) {
     if (!c) return;
+    kvc_cache_free(c->estimated);
     kvc_align_free(&c->align);
     kvc_attended_free(&c->attended);
     kvc_pairs_free(&c->pairs);
@@ -199,6 +200,10 @@ const struct kvc_cache *kvc_comparing_queries(const struct kvc_comparing *c, str
         if (kvc_cache_has_queries(c->align.cache[s])) return c->align.cache[s];
     kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES, "neither cache has queries");
     return NULL;
+}
+
+int kvc_comparing_estimated(const struct kvc_comparing *c) {
+    return c->estimated != NULL;
 }
 
 int kvc_comparing_attention(struct kvc_comparing *c, struct kvc_error *e) {

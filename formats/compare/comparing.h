@@ -13,6 +13,7 @@ struct kvc_comparing {
     struct kvc_compare_options options;
     int every;                       /* metadata and the rest: everything, not meaning alone */
     const struct kvc_cache *queries; /* NULL: those of a, or of b */
+    struct kvc_cache *estimated;     /* queries, owned; NULL: none were estimated */
     struct kvc_groups groups;
     struct kvc_align align;
     struct kvc_attended attended;

@@ -93,6 +93,19 @@ struct kvc_weights *kvc_given_weights(const char *path, struct kvc_error *e) {
     return NULL;
 }
 
+struct kvc_cache *kvc_given_queries(const struct kvc_cache *c, const struct kvc_weights *weights,
+                                    const char *path, unsigned threads, struct kvc_error *e) {
+    struct kvc_weights *opened = NULL;
+    if (!weights && !path) {
+        kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES, "there are no queries");
+        return NULL;
+    }
+    if (!weights && !(weights = opened = kvc_given_weights(path, e))) return NULL;
+    struct kvc_cache *queries = kvc_queries_estimate(c, weights, threads, e);
+    kvc_weights_close(opened);
+    return queries;
+}
+
 struct kvc_profile *kvc_given_profile(const char *path, struct kvc_error *e) {
     struct kvc_profile *p = kvc_profile_open(path, e);
     if (!p) is_other(path, PROFILE, e);

@@ -5,6 +5,7 @@
 
 #include "formats/model/model.h"
 #include "formats/model/profile.h"
+#include "formats/model/queries.h"
 #include "formats/model/weights.h"
 
 /* Open weights for their facts (kvc_model_read) or their values (kvc_weights_open), and a profile
@@ -18,6 +19,10 @@ struct kvc_profile *kvc_given_profile(const char *path, struct kvc_error *e);
 /* Refuses a path that is to be searched as a profile, if the file is known to be something else. A
  * missing file is none. */
 int kvc_given_profile_check(const char *path, struct kvc_error *e);
+/* Estimates the queries of a cache (queries.h) with open weights or, where these are NULL, those at
+ * a path. NULL and *e where there are neither, too (KVC_NEED_QUERIES). */
+struct kvc_cache *kvc_given_queries(const struct kvc_cache *c, const struct kvc_weights *weights,
+                                    const char *path, unsigned threads, struct kvc_error *e);
 /* Says of a file that could not be read as weights what it is, if that is known. Returns -1. */
 int kvc_given_no_weights(const char *path, struct kvc_error *e);
 

@@ -3,6 +3,7 @@
 #include "formats/file/pack.h"
 
 #include "formats/cache/view.h"
+#include "formats/file/given.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -42,8 +43,34 @@ static int settle_profile(const struct pack_pack *p, struct kvc_cache *c, struct
     return 0;
 }
 
+/* Returns 1 if the recipe or the target needs queries of the cache. The stages that a profile
+ * serves take the profile's, if it has some. */
+static int asks_queries(const struct kvc_packing *how) {
+    const struct kvc_recipe *recipe = kvc_recipe_or_default(how->options.recipe);
+    const struct kvc_profile *profile = how->options.profile;
+    int asks = how->rate.output_error > 0 || how->rate.logit_error > 0;
+    if (!asks && profile && kvc_recipe_profile_need(recipe, 1) &&
+        kvc_profile_metric(profile) != KVC_METRIC_COVARIANCE)
+        return 0;
+    for (unsigned i = 0; i < recipe->n; i++)
+        asks |= recipe->item[i].stage->asks && recipe->item[i].stage->asks(&recipe->item[i].args);
+    return asks;
+}
+
+/* Estimates the queries of c where they are needed. What cannot be done is noted: the recipe may do
+ * without, or says itself that it cannot. */
+static struct kvc_cache *pack_estimate(const struct pack_pack *p, const struct kvc_cache *c) {
+    const struct kvc_packing *how = p->how;
+    if ((!how->weights && !how->model) || kvc_cache_has_queries(c) || !asks_queries(how))
+        return NULL;
+    struct kvc_cache *queries = kvc_given_queries(c, how->weights, how->model,
+                                                  how->options.threads, &p->done->why);
+    pack_note(p, queries ? KVC_PACK_ESTIMATED : KVC_PACK_NOT_ESTIMATED, c);
+    return queries;
+}
+
 /* Sets *queries to the queries for stages, in the RoPE pairing of K of c: the given ones, or those
- * of `full` if c has no companions. */
+ * of `full` if c has no companions, or estimated ones. */
 static int pack_find_queries(const struct pack_pack *p, const struct kvc_cache *c,
                              const struct kvc_cache *full, struct kvc_cache **queries,
                              struct kvc_error *e) {
@@ -51,6 +78,7 @@ static int pack_find_queries(const struct pack_pack *p, const struct kvc_cache *
     *queries = NULL;
     if (!asked && c != full && kvc_cache_has_queries(full)) asked = full;
     if (asked && !(*queries = kvc_view_queries(asked, c->meta.facts.rope.pairing, e))) return -1;
+    if (!asked) *queries = pack_estimate(p, c);
     if (p->how->options.queries && of_other_tokens(c, p->how->options.queries))
         pack_note(p, KVC_PACK_OTHER_QUERIES, c);
     return 0;

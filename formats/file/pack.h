@@ -15,13 +15,19 @@ enum kvc_pack_note {
     KVC_PACK_PAIRING_CHOSEN,
     KVC_PACK_PROFILE_UNUSED, /* no stage of the recipe uses the profile */
     KVC_PACK_ROWS,           /* always: for the look of rows.h at the cache that is packed */
-    KVC_PACK_OTHER_QUERIES   /* the queries belong to other tokens than the cache */
+    KVC_PACK_OTHER_QUERIES,  /* the queries belong to other tokens than the cache */
+    KVC_PACK_ESTIMATED,      /* the recipe asks for queries, and they were estimated (queries.h) */
+    KVC_PACK_NOT_ESTIMATED   /* they could not be: kvc_packed says why */
 };
 
 /* How to pack. All zero: losslessly, by the default recipe. */
 struct kvc_packing {
     /* queries: of any cache that has some; fit and keys are set here */
     struct kvc_pack_options options;
+    /* Weights with which queries are estimated where options.queries and the cache have none, and
+     * the recipe or the target asks for them: open, or their path; NULL: none. */
+    const struct kvc_weights *weights;
+    const char *model;
     struct kvc_rate rate; /* a target for the step; its row_bytes are ignored */
     /* use the profile even if the values of the cache do not fit it */
     int force_profile;
@@ -45,6 +51,7 @@ struct kvc_packed {
     struct kvc_fit fit; /* of the profile and the cache, if `fitted` */
     int fitted;         /* the recipe uses the profile */
     int dequantized;    /* some K or V was dequantised */
+    struct kvc_error why; /* with KVC_PACK_NOT_ESTIMATED */
     int left_out;       /* the cache has companions, and they were left out */
     /* of all rows in the source's types, without companions that were left out: ratios are of them
      */

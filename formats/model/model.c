@@ -492,5 +492,6 @@ int kvc_model_read(const char *path, int full, struct kvc_model *m, struct kvc_e
     kvc_sha256_drop(&h.full);
     kvc_model_files_free(&files);
     if (status) memset(m, 0, sizeof *m);
+    else if (strlen(path) < sizeof m->path) strcpy(m->path, path);
     return status;
 }

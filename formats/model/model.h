@@ -10,11 +10,14 @@
 #include "formats/cache/rope_names.h"
 #include "formats/io/hash.h"
 
+enum { KVC_MODEL_PATH = 4096 };
+
 /* The file format of weights. Fingerprints and names of architectures differ by it. */
 enum kvc_model_kind { KVC_MODEL_GGUF, KVC_MODEL_SAFETENSORS };
 
 struct kvc_model {
     enum kvc_model_kind kind;
+    char path[KVC_MODEL_PATH]; /* as it was given; "" where it is longer */
     /* 0: no matrix of attention was found, so the file is no model's weights (weights_names.h) */
     int has_attention;
     char name[256]; /* "" when the file does not say */

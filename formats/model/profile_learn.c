@@ -201,8 +201,9 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
     return status;
 }
 
-int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e) {
-    struct kvc_cache *queries = NULL;
+int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c,
+                    const struct kvc_cache *estimated, struct kvc_error *e) {
+    struct kvc_cache *stored = NULL;
     if (c->meta.facts.heads_unknown)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
                              "nothing says how many KV heads there are");
@@ -211,11 +212,13 @@ int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc
     if (!l->caches) l->pairing = c->meta.facts.rope.pairing;
     if (check_model(l, c, e)) return -1;
     const uint32_t layers = l->layers;
-    if (kvc_cache_has_queries(c) && !(queries = kvc_view_queries(c, c->meta.facts.rope.pairing, e)))
+    if (kvc_cache_has_queries(c) && !(stored = kvc_view_queries(c, c->meta.facts.rope.pairing, e)))
         return -1;
+    if (!stored && estimated) l->estimated++;
     int status = 0;
-    for (uint32_t i = 0; i < c->n_layers && !status; i++) status = add_layer(l, c, queries, i, e);
-    kvc_cache_free(queries);
+    for (uint32_t i = 0; i < c->n_layers && !status; i++)
+        status = add_layer(l, c, stored ? stored : estimated, i, e);
+    kvc_cache_free(stored);
     if (!status && l->caches && l->layers != layers)
         status = kvc_fail(e, KVC_ERR_MODEL, "the cache has more layers than the caches before");
     uint32_t own = 0;

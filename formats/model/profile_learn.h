@@ -15,10 +15,11 @@ void kvc_learner_free(struct kvc_learner *l);
  * to 7 (predictor.h). With `base`, which must outlive the learner, the predictors are all that is
  * learnt: they are added to that profile. NULL: to what is learnt. */
 void kvc_learner_predict(struct kvc_learner *l, unsigned back, struct kvc_profile *base);
-/* Adds a cache: K and V in f32, f16 or bf16 of its live and sliding parts, and its queries. All
- * caches must be of one model: the same layers, heads and channels, and RoPE known of all or of
- * none. */
-int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e);
+/* Adds a cache: K and V in f32, f16 or bf16 of its live and sliding parts, and its queries; where
+ * it has none, those of `estimated` (queries.h), which may be NULL. All caches must be of one
+ * model: the same layers, heads and channels, and RoPE known of all or of none. */
+int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c,
+                    const struct kvc_cache *estimated, struct kvc_error *e);
 /* Returns 1 when RoPE of K was known. */
 int kvc_learner_knows_rope(const struct kvc_learner *l);
 /* Returns 1 when every layer with K had queries. */

@@ -56,7 +56,7 @@ struct kvc_learnt_sample {
 struct kvc_learner {
     struct kvc_learnt_layer *layer;
     uint32_t layers;
-    unsigned caches;
+    unsigned caches, estimated; /* caches; those of them whose queries were estimated */
     int rope_known, rope_unknown;
     enum kvc_pairing pairing; /* of the first cache */
     struct kvc_meta meta;     /* of the first cache */

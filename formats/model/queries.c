@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RIDGE 1e-4       /* added to the diagonal, of its mean: K and V are rounded */
+#define RIDGE 1e-3       /* added to the diagonal, of its mean: K and V are rounded */
 #define MOST_ENERGY 1.25 /* of u', of d: more is no input of these weights */
 /* threads at most: each holds the matrices of a layer */
 enum { MOST_THREADS = 4, GRAM_ROWS = 256 };

@@ -126,7 +126,7 @@ static void make(struct made *m, size_t heads, size_t dim) {
     struct kvc_buffer buffer = {0};
     struct kvc_sink sink = kvc_sink_buffer(&buffer);
     if (learner) kvc_learner_predict(learner, 1, NULL);
-    if (!learner || kvc_learner_add(learner, m->cache, &e) ||
+    if (!learner || kvc_learner_add(learner, m->cache, NULL, &e) ||
         kvc_learner_write(learner, &sink, &e) ||
         !(m->profile = kvc_profile_open_memory(buffer.data, buffer.n, &e)))
         give_up("a profile", e.message);

@@ -101,7 +101,7 @@ static int learn(const struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_sink nowhere = {.write = discard};
     struct kvc_learner *l = kvc_learner_new(e);
     if (!l) return -1;
-    int status = kvc_learner_add(l, c, e);
+    int status = kvc_learner_add(l, c, NULL, e);
     if (!status) status = kvc_learner_write(l, &nowhere, e);
     kvc_learner_free(l);
     return status;

@@ -166,7 +166,7 @@ static struct kvc_profile *learn(unsigned back, struct kvc_profile *base) {
     for (uint32_t seed = 100; seed < 102; seed++) {
         struct file f;
         make(&f, seed, 700, seed == 101, LAYERS); /* in both pairings */
-        if (kvc_learner_add(l, f.cache, &e)) fail_msg("%s", e.message);
+        if (kvc_learner_add(l, f.cache, NULL, &e)) fail_msg("%s", e.message);
         release(&f);
     }
     if (kvc_learner_write(l, &out, &e)) fail_msg("%s", e.message);

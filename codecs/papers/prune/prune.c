@@ -28,6 +28,10 @@ static int prune_check(const struct kvc_stage_args *args, struct kvc_error *e) {
                     "prune needs k=0..0.95, v=0..0.95 or both: the share of channels to leave out");
 }
 
+static int prune_asks(const struct kvc_stage_args *args) {
+    return args->i[BY] == BY_QUERY;
+}
+
 /* Channels of each head that are left out: floor(dim * share), as ThinK keeps floor((1 - share)
  * dim). */
 static size_t left_out(const struct kvc_stage_args *args, unsigned role, uint64_t dim) {
@@ -297,6 +301,7 @@ const struct kvc_stage kvc_stage_prune = {
     .name = "prune",
     .summary = "leaves out the channels of least use to queries",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_SIDE,
+    .asks = prune_asks,
     .args = arguments,
     .n_args = N_ARGS,
     .check = prune_check,

@@ -25,6 +25,10 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [BY] = {.key = "by", .kind = KVC_ARG_WORD, .words = rules, .fallback = BY_ATTENTION},
 };
 
+static int saliency_asks(const struct kvc_stage_args *args) {
+    return args->i[BY] == BY_ATTENTION;
+}
+
 struct state {
     size_t heads;
     uint64_t rows;
@@ -206,6 +210,7 @@ const struct kvc_stage kvc_stage_saliency = {
     .name = "saliency",
     .summary = "marks the tokens that get most attention: quant gives them more bits",
     .flags = KVC_STAGE_LOSSLESS | KVC_STAGE_LOOKS | KVC_STAGE_HEADS,
+    .asks = saliency_asks,
     .args = arguments,
     .n_args = N_ARGS,
     .begin = saliency_begin,

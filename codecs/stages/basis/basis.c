@@ -36,6 +36,11 @@ static int basis_accepts(const struct kvc_stage_args *args, const struct kvc_sha
     return 0;
 }
 
+static int basis_asks(const struct kvc_stage_args *args) {
+    (void)args;
+    return 1;
+}
+
 /* --- encoding --- */
 
 /* Where there is a profile, its basis serves and there is no state. */
@@ -428,6 +433,7 @@ const struct kvc_stage kvc_stage_basis = {
     .summary = "channels of a head as coefficients of a basis, the profile's or its own",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS |
              KVC_STAGE_PROFILE | KVC_STAGE_SIDE,
+    .asks = basis_asks,
     .args = arguments,
     .n_args = N_ARGS,
     .accepts = basis_accepts,

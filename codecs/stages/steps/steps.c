@@ -27,6 +27,10 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [FINE] = {.key = "fine", .min = 0, .max = -LEAST, .fallback = 4},
 };
 
+static int steps_asks(const struct kvc_stage_args *args) {
+    return args->f[POWER] > 0;
+}
+
 /* 2^(step / 2), rounded to binary32. */
 static float factor(int step) {
     static const float table[CLASSES] = {0x1p-3f, 0x1.6a09e6p-3f, 0x1p-2f, 0x1.6a09e6p-2f,
@@ -90,7 +94,7 @@ static int steps_begin(const struct kvc_stage_args *args, const struct kvc_encod
     struct state *s = kvc_alloc_after(sizeof *s, x->segment_rows, like->shape.heads);
     if (!s) return kvc_fail_memory(e, "steps");
     *state = s;
-    const int asks = args->f[POWER] > 0 && x->key.heads == like->shape.heads &&
+    const int asks = steps_asks(args) && x->key.heads == like->shape.heads &&
                      (x->n_queries || x->profile_queries);
     uint32_t count[ALPHABET] = {0};
     s->heads = (size_t)like->shape.heads;
@@ -240,6 +244,7 @@ const struct kvc_stage kvc_stage_steps = {
     .summary = "finer steps for tokens that get attention",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS |
              KVC_STAGE_POSITIONS | KVC_STAGE_QUERIES | KVC_STAGE_SIDE,
+    .asks = steps_asks,
     .args = arguments,
     .n_args = N_ARGS,
     .begin = steps_begin,
