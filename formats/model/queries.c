@@ -19,7 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RIDGE 1e-3       /* added to the diagonal, of its mean: K and V are rounded */
+#define RIDGE 1e-4       /* added to the diagonal, of its mean: K and V are rounded */
+#define LEAST_NULL 0.01  /* share of the null space in the channels of u that can hold noise */
 #define MOST_ENERGY 1.25 /* of u', of d: more is no input of these weights */
 /* threads at most: each holds the matrices of a layer */
 enum { MOST_THREADS = 4, GRAM_ROWS = 256 };
@@ -43,11 +44,11 @@ struct estimate {
 
 /* The equations A u = y of a layer, for m rows. */
 struct equations {
-    size_t d, rows;      /* channels of u; of K and V together */
-    size_t m, n;         /* rows of the cache; right sides */
-    size_t heads, dim;   /* KV heads, channels of a head of K */
-    int k_normed, noise; /* K is normed per head; A has a null space */
-    float *a;            /* A transposed: [d][rows] */
+    size_t d, rows;    /* channels of u; of K and V together */
+    size_t m, n;       /* rows of the cache; right sides */
+    size_t heads, dim; /* KV heads, channels of a head of K */
+    int k_normed;      /* K is normed per head */
+    float *a;          /* A transposed: [d][rows] */
     /* [rows][n]: y of each row; where K is normed, for each head its direction, m of them; then A z
      * of each row, z being the noise */
     double *y;
@@ -159,13 +160,23 @@ static int find_inputs(struct equations *s, struct kvc_error *e) {
     return status;
 }
 
-/* Sets z[d][m] to noise, which depends on the layer and the positions alone. */
-static void make_noise(double *z, size_t d, size_t m, uint32_t layer, const int64_t *position) {
-    for (size_t t = 0; t < m; t++) {
+/* Sets z[d][m] to noise, which depends on the layer and the positions alone, and puts A z into the
+ * right sides. z has room for [rows][m] after it. */
+static int take_noise(struct equations *s, double *z, uint32_t layer, const int64_t *position,
+                      struct kvc_error *e) {
+    float *a = transposed(s->a, s->d, s->rows, e);
+    double *az = z + s->d * s->m;
+    if (!a) return -1;
+    for (size_t t = 0; t < s->m; t++) {
         const uint64_t seed = kvc_random_mix(kvc_random_mix(layer) + (uint64_t)position[t]);
-        for (size_t i = 0; i < d; i++)
-            z[i * m + t] = 2 * kvc_random_unit(seed + i * KVC_RANDOM_STEP) - 1;
+        for (size_t i = 0; i < s->d; i++)
+            z[i * s->m + t] = 2 * kvc_random_unit(seed + i * KVC_RANDOM_STEP) - 1;
     }
+    multiply(az, a, z, s->rows, s->d, s->m);
+    for (size_t i = 0; i < s->rows; i++)
+        memcpy(s->y + (i + 1) * s->n - s->m, az + i * s->m, s->m * sizeof *az);
+    free(a);
+    return 0;
 }
 
 /* Gives u the energy that it lacks, as noise in the null space of A. Fails where u has more than an
@@ -174,15 +185,15 @@ static int complete(struct equations *s, const double *z, struct kvc_error *e) {
     const size_t at = s->n - s->m; /* where the solutions of the noise are */
     double all = 0;
     for (size_t t = 0; t < s->m; t++) {
-        double energy = 0, noise = 0;
+        double energy = 0, noise = 0, whole = 0;
         for (size_t i = 0; i < s->d; i++) {
-            double *u = s->u + i * s->n + t;
-            const double rest = s->noise ? z[i * s->m + t] - u[at] : 0;
+            const double *u = s->u + i * s->n + t, own = z[i * s->m + t];
             energy += u[0] * u[0];
-            noise += rest * rest;
+            whole += own * own;
+            noise += (own - u[at]) * (own - u[at]);
         }
         all += energy / (double)s->d;
-        if (!(energy < (double)s->d) || !(noise > 0)) continue;
+        if (!(energy < (double)s->d) || !(noise > LEAST_NULL * whole)) continue;
         const double factor = sqrt(((double)s->d - energy) / noise);
         for (size_t i = 0; i < s->d; i++) {
             double *u = s->u + i * s->n + t;
@@ -297,22 +308,13 @@ static int fill_layer(const struct estimate *x, struct estimated *l,
     int64_t position[KVC_QUERIES_ROWS];
     for (uint64_t t = 0; t < l->n; t++)
         position[t] = kvc_cells_position(&x->c->part[layer->part].cells, l->row[t]);
-    s.noise = s.rows < s.d;
-    s.n = s.m * (1 + (s.k_normed ? s.heads : 0) + (s.noise != 0));
-    double *z = kvc_alloc(s.d + s.rows, s.m * sizeof *z), *az = z ? z + s.d * s.m : NULL;
-    float *rows = NULL;
+    s.n = s.m * (2 + (s.k_normed ? s.heads : 0));
+    double *z = kvc_alloc(s.d + s.rows, s.m * sizeof *z);
     s.y = kvc_alloc_zeros(s.rows, s.n * sizeof *s.y);
     s.u = kvc_alloc(s.d, s.n * sizeof *s.u);
     int status = z && s.y && s.u ? take_weights(&s, p, e) : kvc_fail_memory(e, "equations");
     if (!status) status = take_rows(&s, x, l, p, q, rope, e);
-    if (!status && s.noise && !(rows = transposed(s.a, s.d, s.rows, e))) status = -1;
-    if (rows) {
-        make_noise(z, s.d, s.m, layer->index, position);
-        multiply(az, rows, z, s.rows, s.d, s.m);
-        for (size_t i = 0; i < s.rows; i++)
-            memcpy(s.y + (i + 1) * s.n - s.m, az + i * s.m, s.m * sizeof *az);
-    }
-    free(rows);
+    if (!status) status = take_noise(&s, z, layer->index, position, e);
     if (!status) status = find_inputs(&s, e) || complete(&s, z, e);
     if (!status) status = make_queries(&s, p, q, rope, position, l, e);
     free(s.a);

@@ -273,7 +273,7 @@ static int weights_load(const struct kvc_weights *w, uint32_t layer, struct kvc_
     const struct order v_order = {s->dim_v, 0, KVC_PAIRING_NONE, KVC_PAIRING_NONE};
     struct kvc_weights_tensor k, v;
     const struct kvc_weights_naming *naming = kvc_weights_find_k(w, layer, &k, e);
-    if (naming && !s->in) s->in = k.rank == 2 ? k.dim[1] : 1;
+    if (naming && !s->in) s->in = k.rank == 2 && k.dim[1] ? k.dim[1] : 1;
     if (!naming ||
         load_one(w, naming, &k, KVC_WEIGHT_K_BIAS, layer, s, &k_order, &p->k, &p->k_bias, e))
         return -1;
