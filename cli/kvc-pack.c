@@ -54,8 +54,11 @@ static char *default_name(void *state, const char *path, const struct kvc_file *
 
 static void say_note(void *state, enum kvc_note number, const char *name, const char *text) {
     struct cli_pack *p = state;
-    if (number == KVC_NOTE_ESTIMATED && !p->estimated++) cli_warn("%s", text);
-    if (number == KVC_NOTE_ESTIMATED) return;
+    const int estimated = number == KVC_NOTE_ESTIMATED;
+    if (estimated || number == KVC_NOTE_NOT_ESTIMATED) { /* once, of whatever file */
+        if (!p->said_queries[estimated]++) cli_warn("%s", text);
+        return;
+    }
     if (number != KVC_NOTE_PAIRING || p->job.verbose) cli_note(NULL, number, name, text);
 }
 

@@ -32,7 +32,7 @@ struct cli_pack {
     unsigned learn_layers;        /* --learn-layers */
     struct kvc_write_report done; /* of the current file */
     double start;                 /* of its packing */
-    int estimated;                /* queries were, which was said */
+    int said_queries[2];          /* that they were estimated ([1]), or could not be */
     int hinted;                   /* that --model adds a fingerprint */
     int hinted_profile;           /* what a profile would give, or how it stays to be had */
 };

@@ -86,7 +86,8 @@ struct kvc_stage {
     int (*hidden)(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers,
                   const struct kvc_stage **by, struct kvc_stage_args *by_args);
 
-    /* Returns 1 when the stage uses queries of the cache where there are some. NULL: it does not. */
+    /* Returns 1 when the stage uses queries of the cache where there are some. NULL: it does not.
+     */
     int (*asks)(const struct kvc_stage_args *args);
 
     /* Stages with one quantisation step, which packing can choose: step() returns the step of the

@@ -75,23 +75,23 @@ KVC_API void kvc_error_copy(struct kvc_error *to, const struct kvc_error *from);
 
 /* What a call did that its caller may want to know, and that is no error. Stable numbers. */
 enum kvc_note {
-    KVC_NOTE_MODEL = 1,         /* the model was compared only in part: there are no fingerprints */
-    KVC_NOTE_BY_ORDER = 2,      /* files were joined in their order: they do not record positions */
-    KVC_NOTE_NO_TOKENS = 3,     /* files were joined without token ids, which not all have */
-    KVC_NOTE_NO_QUERIES = 4,    /* the same, without queries and hidden states */
-    KVC_NOTE_UNROTATED = 10,    /* packing: Hadamard rotation is unknown: nothing is rotated back */
-    KVC_NOTE_PAIRING = 11,      /* K is taken as paired in the way that fits the profile */
-    KVC_NOTE_NO_STAGE = 12,     /* no stage of the recipe uses the profile */
-    KVC_NOTE_ROWS = 13,         /* rows are doubtful: padding, zeros, other token ids */
-    KVC_NOTE_OTHER_TEXT = 14,   /* the queries are those of other tokens */
+    KVC_NOTE_MODEL = 1,       /* the model was compared only in part: there are no fingerprints */
+    KVC_NOTE_BY_ORDER = 2,    /* files were joined in their order: they do not record positions */
+    KVC_NOTE_NO_TOKENS = 3,   /* files were joined without token ids, which not all have */
+    KVC_NOTE_NO_QUERIES = 4,  /* the same, without queries and hidden states */
+    KVC_NOTE_UNROTATED = 10,  /* packing: Hadamard rotation is unknown: nothing is rotated back */
+    KVC_NOTE_PAIRING = 11,    /* K is taken as paired in the way that fits the profile */
+    KVC_NOTE_NO_STAGE = 12,   /* no stage of the recipe uses the profile */
+    KVC_NOTE_ROWS = 13,       /* rows are doubtful: padding, zeros, other token ids */
+    KVC_NOTE_OTHER_TEXT = 14, /* the queries are those of other tokens */
     /* packing: the recipe asks for queries, and the file has none. They were estimated from K, V
      * and the weights that the file was opened with; or could not be */
     KVC_NOTE_ESTIMATED = 15,
     KVC_NOTE_NOT_ESTIMATED = 16,
-    KVC_NOTE_LOST = 20,         /* unpacking: the format does not hold all of the cache */
-    KVC_NOTE_CASTS = 21,        /* values are written in another type */
-    KVC_NOTE_SNAPSHOTS = 22,    /* snapshots are not written */
-    KVC_NOTE_NO_POSITIONS = 23, /* only names of files tell the order of blocks */
+    KVC_NOTE_LOST = 20,            /* unpacking: the format does not hold all of the cache */
+    KVC_NOTE_CASTS = 21,           /* values are written in another type */
+    KVC_NOTE_SNAPSHOTS = 22,       /* snapshots are not written */
+    KVC_NOTE_NO_POSITIONS = 23,    /* only names of files tell the order of blocks */
     KVC_NOTE_HEADS_UNKNOWN = 24,   /* a row is written as one head */
     KVC_NOTE_ROTATION_KEPT = 25,   /* K or V may be rotated, and are written as they are */
     KVC_NOTE_PAIRING_UNKNOWN = 26, /* K is written as it is */

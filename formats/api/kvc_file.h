@@ -18,7 +18,7 @@ struct kvc_file {
     uint64_t bytes;                    /* of arrays in memory; 0: the source is a file */
     struct kvc_weights *weights;       /* its own; NULL: none */
     const struct kvc_weights *rebuild; /* for rows that are rebuilt: its own, or the caller's */
-    char *model; /* path of its model's weights; NULL: not known */
+    char *model;                       /* path of its model's weights; NULL: not known */
     /* of a file opened as damaged; the cache owns it. NULL: it was opened as whole */
     const struct kvc_survey *survey;
     /* the container of which a read of all rows of this handle leaves records unread; NULL: there

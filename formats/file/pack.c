@@ -63,8 +63,8 @@ static struct kvc_cache *pack_estimate(const struct pack_pack *p, const struct k
     const struct kvc_packing *how = p->how;
     if ((!how->weights && !how->model) || kvc_cache_has_queries(c) || !asks_queries(how))
         return NULL;
-    struct kvc_cache *queries = kvc_given_queries(c, how->weights, how->model,
-                                                  how->options.threads, &p->done->why);
+    struct kvc_cache *queries = kvc_given_queries(c, how->weights, how->model, how->options.threads,
+                                                  &p->done->why);
     pack_note(p, queries ? KVC_PACK_ESTIMATED : KVC_PACK_NOT_ESTIMATED, c);
     return queries;
 }

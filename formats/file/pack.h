@@ -48,11 +48,11 @@ struct kvc_packing {
 struct kvc_packed {
     struct kvc_pack_report report;
     struct kvc_rate_report rated;
-    struct kvc_fit fit; /* of the profile and the cache, if `fitted` */
-    int fitted;         /* the recipe uses the profile */
-    int dequantized;    /* some K or V was dequantised */
+    struct kvc_fit fit;   /* of the profile and the cache, if `fitted` */
+    int fitted;           /* the recipe uses the profile */
+    int dequantized;      /* some K or V was dequantised */
     struct kvc_error why; /* with KVC_PACK_NOT_ESTIMATED */
-    int left_out;       /* the cache has companions, and they were left out */
+    int left_out;         /* the cache has companions, and they were left out */
     /* of all rows in the source's types, without companions that were left out: ratios are of them
      */
     uint64_t row_bytes;

@@ -280,7 +280,8 @@ static int profile_learn_loop_decode(const struct loop *p, struct part *x, uint6
         for (size_t h = 0; h < heads; h++) {
             const uint64_t key = ((i * 4096 + x->layer) * 2 + (uint64_t)x->is_v) * 4096 + h;
             const float step = p->step[i] *
-                               (float)exp2((CLASS_LEAST + (double)(kvc_random_mix(key) % CLASSES)) / 2);
+                               (float)exp2((CLASS_LEAST + (double)(kvc_random_mix(key) % CLASSES)) /
+                                           2);
             const float *inverse = x->inverse + h * dim * dim, *basis = x->basis + h * dim * dim;
             float *v = row + h * dim;
             if (!(step > 0)) continue;

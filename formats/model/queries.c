@@ -23,14 +23,14 @@
 #define LEAST_NULL 0.01  /* share of the null space in the channels of u that can hold noise */
 #define MOST_ENERGY 1.25 /* of u', of d: more is no input of these weights */
 /* threads at most: each holds the matrices of a layer */
-enum { MOST_THREADS = 4, GRAM_ROWS = 256 };
+enum { MOST_THREADS = 4, GRAM_ROWS = 256, COLUMNS = 32 };
 
 /* A layer whose queries are estimated. */
 struct estimated {
-    uint32_t layer;                /* its number in the cache */
+    uint32_t layer;                    /* its number in the cache */
     uint64_t n, row[KVC_QUERIES_ROWS]; /* sorted rows of its part, ascending */
-    uint64_t heads, dim;           /* query heads */
-    float *query;                  /* [n][heads][dim] */
+    uint64_t heads, dim;               /* query heads */
+    float *query;                      /* [n][heads][dim] */
 };
 
 struct estimate {
@@ -55,15 +55,18 @@ struct equations {
     double *u; /* [d][n] */
 };
 
-/* Sets to[rows][n] to the product of a[rows][k] and b[k][n]. */
-static void multiply(double *restrict to, const float *restrict a, const double *restrict b,
-                     size_t rows, size_t k, size_t n) {
-    memset(to, 0, rows * n * sizeof *to);
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < k; j++) {
-            const double factor = (double)a[i * k + j];
-            for (size_t t = 0; t < n; t++) to[i * n + t] += factor * b[j * n + t];
-        }
+/* Sets to[rows][n] to the product of a[rows][k] and b[k][n], in binary32. */
+static int multiply(double *to, const float *a, const double *b, size_t rows, size_t k, size_t n,
+                    struct kvc_error *e) {
+    float *right = kvc_alloc(k + 1, n * sizeof *right), *row = right ? right + k * n : NULL;
+    if (!right) return kvc_fail_memory(e, "equations");
+    for (size_t i = 0; i < k * n; i++) right[i] = (float)b[i];
+    for (size_t i = 0; i < rows; i++) {
+        kvc_kernels_get()->multiply_rows(row, a + i * k, right, k, n, n);
+        for (size_t t = 0; t < n; t++) to[i * n + t] = (double)row[t];
+    }
+    free(right);
+    return 0;
 }
 
 static float *transposed(const float *a, size_t rows, size_t columns, struct kvc_error *e) {
@@ -83,8 +86,7 @@ static int solve_gram(const float *x, size_t rows, size_t dim, double *b, size_t
         status = kvc_gram_add(gram, x + i * dim, rows - i < GRAM_ROWS ? rows - i : GRAM_ROWS, dim,
                               dim, e);
     for (size_t i = 0; i < dim && !status; i++) trace += gram[i * dim + i];
-    for (size_t i = 0; i < dim && !status; i++)
-        gram[i * dim + i] += RIDGE * trace / (double)dim;
+    for (size_t i = 0; i < dim && !status; i++) gram[i * dim + i] += RIDGE * trace / (double)dim;
     if (!status) status = kvc_solve_symmetric(gram, dim, b, n, e);
     free(gram);
     return status;
@@ -95,20 +97,15 @@ static int solve_gram(const float *x, size_t rows, size_t dim, double *b, size_t
 static int solve(struct equations *s, struct kvc_error *e) {
     if (s->rows <= s->d) {
         if (solve_gram(s->a, s->d, s->rows, s->y, s->n, e)) return -1;
-        multiply(s->u, s->a, s->y, s->d, s->rows, s->n);
-        return 0;
+        return multiply(s->u, s->a, s->y, s->d, s->rows, s->n, e);
     }
     float *rows = transposed(s->a, s->d, s->rows, e);
     double *left = kvc_alloc(s->rows, s->n * sizeof *left);
     int status = rows ? left ? 0 : kvc_fail_memory(e, "equations") : -1;
-    if (!status) {
-        multiply(s->u, s->a, s->y, s->d, s->rows, s->n);
-        status = solve_gram(rows, s->rows, s->d, s->u, s->n, e);
-    }
-    if (!status) {
-        multiply(left, rows, s->u, s->rows, s->d, s->n);
-        for (size_t i = 0; i < s->rows * s->n; i++) s->y[i] -= left[i];
-    }
+    if (!status) status = multiply(s->u, s->a, s->y, s->d, s->rows, s->n, e);
+    if (!status) status = solve_gram(rows, s->rows, s->d, s->u, s->n, e);
+    if (!status) status = multiply(left, rows, s->u, s->rows, s->d, s->n, e);
+    for (size_t i = 0; i < s->rows * s->n && !status; i++) s->y[i] -= left[i];
     free(rows);
     free(left);
     return status;
@@ -172,11 +169,11 @@ static int take_noise(struct equations *s, double *z, uint32_t layer, const int6
         for (size_t i = 0; i < s->d; i++)
             z[i * s->m + t] = 2 * kvc_random_unit(seed + i * KVC_RANDOM_STEP) - 1;
     }
-    multiply(az, a, z, s->rows, s->d, s->m);
-    for (size_t i = 0; i < s->rows; i++)
+    const int status = multiply(az, a, z, s->rows, s->d, s->m, e);
+    for (size_t i = 0; i < s->rows && !status; i++)
         memcpy(s->y + (i + 1) * s->n - s->m, az + i * s->m, s->m * sizeof *az);
     free(a);
-    return 0;
+    return status;
 }
 
 /* Gives u the energy that it lacks, as noise in the null space of A. Fails where u has more than an
@@ -208,8 +205,7 @@ static int complete(struct equations *s, const double *z, struct kvc_error *e) {
 }
 
 /* Makes A' of the projections to K and V and the factors of the norm. */
-static int take_weights(struct equations *s, const struct kvc_projection *p,
-                        struct kvc_error *e) {
+static int take_weights(struct equations *s, const struct kvc_projection *p, struct kvc_error *e) {
     const size_t k = s->heads * s->dim, v = s->rows - k;
     if (!(s->a = kvc_alloc(s->d, s->rows * sizeof *s->a))) return kvc_fail_memory(e, "weights");
     for (size_t i = 0; i < s->d; i++) {
@@ -271,17 +267,22 @@ static int make_queries(const struct equations *s, const struct kvc_projection *
                         const struct kvc_query_projection *q, struct kvc_rope *rope,
                         const int64_t *position, struct estimated *l, struct kvc_error *e) {
     const size_t heads = (size_t)q->heads, width = heads * s->dim;
-    float *u = kvc_alloc(s->d, sizeof *u);
+    float *u = kvc_alloc(s->m, s->d * sizeof *u);
     l->heads = heads;
     l->dim = s->dim;
     if (!u || !(l->query = kvc_alloc(s->m, width * sizeof *l->query))) {
         free(u);
         return kvc_fail_memory(e, "queries");
     }
+    for (size_t i = 0; i < s->d; i++)
+        for (size_t t = 0; t < s->m; t++) u[t * s->d + i] = (float)s->u[i * s->n + t] * p->norm[i];
+    for (size_t at = 0; at < width; at += COLUMNS) /* which stay in the core's caches */
+        for (size_t t = 0; t < s->m; t++)
+            kvc_kernels_get()->multiply_rows(l->query + t * width + at, u + t * s->d, q->q + at,
+                                             s->d, width,
+                                             width - at < COLUMNS ? width - at : COLUMNS);
     for (size_t t = 0; t < s->m; t++) {
         float *query = l->query + t * width;
-        for (size_t i = 0; i < s->d; i++) u[i] = (float)s->u[i * s->n + t] * p->norm[i];
-        kvc_kernels_get()->multiply_rows(query, u, q->q, s->d, width, width);
         for (size_t i = 0; i < width && q->bias; i++) query[i] += q->bias[i];
         for (size_t h = 0; h < heads && q->q_norm; h++)
             norm_head(query + h * s->dim, q->q_norm, s->dim, p->norm_epsilon);
@@ -294,9 +295,9 @@ static int make_queries(const struct equations *s, const struct kvc_projection *
     return kvc_fail(e, KVC_ERR_DAMAGED, "the weights of queries are not finite");
 }
 
-static int fill_layer(const struct estimate *x, struct estimated *l,
-                      const struct kvc_projection *p, const struct kvc_query_projection *q,
-                      struct kvc_rope *rope, struct kvc_error *e) {
+static int fill_layer(const struct estimate *x, struct estimated *l, const struct kvc_projection *p,
+                      const struct kvc_query_projection *q, struct kvc_rope *rope,
+                      struct kvc_error *e) {
     const struct kvc_projection_shape *shape = &p->shape;
     const struct kvc_layer *layer = &x->c->layer[l->layer];
     struct equations s = {.d = (size_t)shape->in,
@@ -353,7 +354,7 @@ static int open_rope(const struct estimate *x, const struct estimated *l, struct
     if (facts.angle) status = kvc_rope_init(rope, facts.angle, facts.half, facts.pairing, e);
     else
         status = kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MODEL,
-                               "the angles by which RoPE turned K are not known");
+                               "the angles by which RoPE rotated K are not known");
     free(room);
     return status;
 }
@@ -425,7 +426,8 @@ static int list_layers(struct estimate *x, struct kvc_error *e) {
         x->layer[x->n].layer = i;
         choose_rows(&c->part[c->layer[i].part].cells, &x->layer[x->n++]);
     }
-    return x->n ? 0 : kvc_fail(e, KVC_ERR_UNSUPPORTED, "no layer has K and V of equally many heads");
+    return x->n ? 0
+                : kvc_fail(e, KVC_ERR_UNSUPPORTED, "no layer has K and V of equally many heads");
 }
 
 /* --- the cache of queries --- */

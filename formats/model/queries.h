@@ -13,7 +13,7 @@
  * machine but for rounding.
  *
  * NULL and *e: KVC_ERR_MODEL where the weights are of another model than the cache;
- * KVC_ERR_UNSUPPORTED where they lack a tensor, or nothing tells how RoPE turned K; needs of
+ * KVC_ERR_UNSUPPORTED where they lack a tensor, or nothing tells how RoPE rotated K; needs of
  * kvc_error.h where the cache does not say its heads, layers or pairing. */
 enum { KVC_QUERIES_ROWS = 64, KVC_QUERIES_REACH = 256 };
 struct kvc_cache *kvc_queries_estimate(const struct kvc_cache *c, const struct kvc_weights *w,

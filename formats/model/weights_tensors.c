@@ -49,20 +49,16 @@ int kvc_weights_are_gguf(const struct kvc_weights *w) {
 
 /* Names of tensors, in which '#' stands for the layer's number; NULL: there is no such tensor. */
 static const char *const gguf_names[KVC_WEIGHTS] = {
-    "blk.#.attn_k.weight",     "blk.#.attn_k.bias",      "blk.#.attn_v.weight",
-    "blk.#.attn_v.bias",       "blk.#.attn_norm.weight", "blk.#.attn_norm.bias",
-    "blk.#.attn_k_norm.weight", "blk.#.attn_q.weight",   "blk.#.attn_q.bias",
+    "blk.#.attn_k.weight",      "blk.#.attn_k.bias",      "blk.#.attn_v.weight",
+    "blk.#.attn_v.bias",        "blk.#.attn_norm.weight", "blk.#.attn_norm.bias",
+    "blk.#.attn_k_norm.weight", "blk.#.attn_q.weight",    "blk.#.attn_q.bias",
     "blk.#.attn_q_norm.weight"};
-static const char *const transformers_names[KVC_WEIGHTS] = {"layers.#.self_attn.k_proj.weight",
-                                                            "layers.#.self_attn.k_proj.bias",
-                                                            "layers.#.self_attn.v_proj.weight",
-                                                            "layers.#.self_attn.v_proj.bias",
-                                                            "layers.#.input_layernorm.weight",
-                                                            "layers.#.input_layernorm.bias",
-                                                            "layers.#.self_attn.k_norm.weight",
-                                                            "layers.#.self_attn.q_proj.weight",
-                                                            "layers.#.self_attn.q_proj.bias",
-                                                            "layers.#.self_attn.q_norm.weight"};
+static const char *const transformers_names[KVC_WEIGHTS] = {
+    "layers.#.self_attn.k_proj.weight", "layers.#.self_attn.k_proj.bias",
+    "layers.#.self_attn.v_proj.weight", "layers.#.self_attn.v_proj.bias",
+    "layers.#.input_layernorm.weight",  "layers.#.input_layernorm.bias",
+    "layers.#.self_attn.k_norm.weight", "layers.#.self_attn.q_proj.weight",
+    "layers.#.self_attn.q_proj.bias",   "layers.#.self_attn.q_norm.weight"};
 static const char *const cache_names[KVC_WEIGHTS] = {
     [KVC_WEIGHT_K] = "wk.#", [KVC_WEIGHT_V] = "wv.#", [KVC_WEIGHT_Q] = "wq.#"};
 

@@ -180,7 +180,8 @@ static int learn(struct made *m, const struct made_shape *shape, struct kvc_erro
     struct kvc_sink sink = kvc_sink_buffer(&buffer);
     struct kvc_learner *learner = kvc_learner_new(e);
     few.tokens = LEARNED;
-    int status = !learner || make(&other, &few, 1, e) || kvc_learner_add(learner, other.cache, NULL, e) ||
+    int status = !learner || make(&other, &few, 1, e) ||
+                 kvc_learner_add(learner, other.cache, NULL, e) ||
                  kvc_learner_write(learner, &sink, e);
     if (!status) status = !(m->profile = kvc_profile_open_memory(buffer.data, buffer.n, e));
     kvc_learner_free(learner);

@@ -65,8 +65,8 @@ static void make_layer(size_t in, int normed) {
 }
 
 /* Makes heads of a row: W (norm u) + bias, the heads' norm, RoPE. */
-static void project(float *to, const float *w, const float *bias, const float *norm, const double *u,
-                    size_t heads, int64_t position, enum kvc_pairing pairing) {
+static void project(float *to, const float *w, const float *bias, const float *norm,
+                    const double *u, size_t heads, int64_t position, enum kvc_pairing pairing) {
     for (size_t h = 0; h < heads; h++) {
         double x[CHANNELS], square = 0;
         for (size_t c = 0; c < CHANNELS; c++) {
@@ -143,8 +143,8 @@ static const char *put_layer(int gguf, size_t leave_out) {
         "model.layers.3.input_layernorm.weight",  "model.layers.3.self_attn.k_norm.weight",
         "model.layers.3.self_attn.q_norm.weight"};
     static const char *const gguf_name[TENSORS] = {
-        "blk.3.attn_k.weight", "blk.3.attn_k.bias",    "blk.3.attn_v.weight",
-        "blk.3.attn_v.bias",   "blk.3.attn_q.weight",  "blk.3.attn_q.bias",
+        "blk.3.attn_k.weight",    "blk.3.attn_k.bias",        "blk.3.attn_v.weight",
+        "blk.3.attn_v.bias",      "blk.3.attn_q.weight",      "blk.3.attn_q.bias",
         "blk.3.attn_norm.weight", "blk.3.attn_k_norm.weight", "blk.3.attn_q_norm.weight"};
     const char *const *name = gguf ? gguf_name : hf_name;
     const struct tensor all[TENSORS] = {
@@ -164,7 +164,11 @@ static const char *put_layer(int gguf, size_t leave_out) {
         if (i == leave_out || (m.normed && (i == 1 || i == 5))) continue;
         t[n] = all[i];
         if (gguf && !m.normed) /* as llama.cpp's converter turns LLaMA's */
-            t[n].values = i == 0 ? k : i == 1 ? k_bias : i == 4 ? q : i == 5 ? q_bias : all[i].values;
+            t[n].values = i == 0   ? k
+                          : i == 1 ? k_bias
+                          : i == 4 ? q
+                          : i == 5 ? q_bias
+                                   : all[i].values;
         n++;
     }
     if (gguf) put_gguf("w.gguf", m.normed ? "qwen3" : "llama", t, n);
@@ -402,7 +406,7 @@ static void test_caches(void **state) {
     assert_int_equal(kvc_meta_set_f64(&c->meta, KVC_KEY_ROPE_THETA, 50, &e), 0);
     refused(c, path, KVC_ERR_MODEL, "its RoPE?");
     kvc_meta_remove(&c->meta, KVC_KEY_ROPE_THETA);
-    refused(c, path, KVC_ERR_UNSUPPORTED, "the angles by which RoPE turned K are not known");
+    refused(c, path, KVC_ERR_UNSUPPORTED, "the angles by which RoPE rotated K are not known");
     kvc_meta_remove(&c->meta, KVC_KEY_ROPE_PAIRING);
     refused(c, path, KVC_ERR_USAGE, "RoPE pairing of the cache's K is unknown");
     assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_K, "pre", &e), 0);
