@@ -21,6 +21,7 @@
 
 #define RIDGE 1e-4       /* added to the diagonal, of its mean: K and V are rounded */
 #define LEAST_NULL 0.01  /* share of the null space in the channels of u that can hold noise */
+#define MOST_NOISE 4.0   /* energy of noise in a direction, of the mean energy of u' in its own */
 #define MOST_ENERGY 1.25 /* of u', of d: more is no input of these weights */
 /* threads at most: each holds the matrices of a layer */
 enum { MOST_THREADS = 4, GRAM_ROWS = 256, COLUMNS = 32 };
@@ -191,7 +192,9 @@ static int complete(struct equations *s, const double *z, struct kvc_error *e) {
         }
         all += energy / (double)s->d;
         if (!(energy < (double)s->d) || !(noise > LEAST_NULL * whole)) continue;
-        const double factor = sqrt(((double)s->d - energy) / noise);
+        const double known = 1 - fmin(noise / whole, 1),
+                     most = MOST_NOISE * energy / fmax(known, 1e-9) * (1 - known),
+                     factor = sqrt(fmin((double)s->d - energy, most) / noise);
         for (size_t i = 0; i < s->d; i++) {
             double *u = s->u + i * s->n + t;
             u[0] += factor * (z[i * s->m + t] - u[at]);
@@ -199,7 +202,7 @@ static int complete(struct equations *s, const double *z, struct kvc_error *e) {
     }
     if (all <= MOST_ENERGY * (double)s->m) return 0;
     return kvc_fail(e, KVC_ERR_MODEL,
-                    "K and V are not those of these weights: the input that gives them has %.3g "
+                    "K and V are not those of these weights: the input that gives them has %.2g "
                     "times the energy of a normed one; is it the right model, and its RoPE?",
                     all / (double)s->m);
 }
