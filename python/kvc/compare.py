@@ -44,7 +44,8 @@ def compare(a: Any, b: Any, *, first: int = 0, end: int = 0, layers: Optional[Se
     """Compares two open caches or paths, row by row of equal positions.
 
     Values are equal when |a - b| <= abs + rel * |b|, else when their bits are. `meta` is 1 to compare metadata that change the meaning of
-    values, 2 for all. `attention` measures what the differences do to attention; it takes the queries of `queries`, a or b.
+    values, 2 for all. `attention` measures what the differences do to attention; it takes the queries of `queries`, a or b, or,
+    where none has any and a was opened with its model, an estimate from K and V of a.
     """
     if not isinstance(a, File):
         with open(a) as f:
