@@ -203,7 +203,7 @@ const struct kvc_cache *kvc_comparing_queries(const struct kvc_comparing *c, str
 }
 
 int kvc_comparing_estimated(const struct kvc_comparing *c) {
-    return c->estimated != NULL;
+    return c && c->estimated;
 }
 
 int kvc_comparing_attention(struct kvc_comparing *c, struct kvc_error *e) {

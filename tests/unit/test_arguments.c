@@ -425,6 +425,7 @@ static void other_functions(void **state) {
     assert_int_equal(kvc_format_info(0, NULL), -1);
     assert_int_equal(kvc_kernels_describe(NULL), -1);
     assert_int_equal(kvc_comparing_attended_all(NULL, NULL), -1);
+    assert_int_equal(kvc_comparing_estimated(NULL), 0);
     assert_non_null(kvc_file_tokens(f, NULL));
     kvc_write_report_free(NULL);
     kvc_error_sums_free(NULL);
