@@ -32,7 +32,7 @@ static int join_describe(struct kvc_file *f, const struct kvc_file *const *files
     return 0;
 }
 
-static void note(const struct kvc_join_options *o, const struct kvc_file *f, int number,
+static void note(const struct kvc_join_options *o, const struct kvc_file *f, enum kvc_note number,
                  const char *text) {
     if (o->note) o->note(o->note_state, number, f->name, text);
 }

@@ -62,13 +62,13 @@ static void look_at_rows(struct packing *p, const struct kvc_cache *c, char *tex
 }
 
 static void take_note(void *state, enum kvc_pack_note what, const struct kvc_cache *c) {
-    static const int numbers[] = {[KVC_PACK_ROTATION_UNKNOWN] = KVC_NOTE_UNROTATED,
-                                  [KVC_PACK_PAIRING_CHOSEN] = KVC_NOTE_PAIRING,
-                                  [KVC_PACK_PROFILE_UNUSED] = KVC_NOTE_NO_STAGE,
-                                  [KVC_PACK_ROWS] = KVC_NOTE_ROWS,
-                                  [KVC_PACK_OTHER_QUERIES] = KVC_NOTE_OTHER_TEXT,
-                                  [KVC_PACK_ESTIMATED] = KVC_NOTE_ESTIMATED,
-                                  [KVC_PACK_NOT_ESTIMATED] = KVC_NOTE_NOT_ESTIMATED};
+    static const enum kvc_note numbers[] = {[KVC_PACK_ROTATION_UNKNOWN] = KVC_NOTE_UNROTATED,
+                                            [KVC_PACK_PAIRING_CHOSEN] = KVC_NOTE_PAIRING,
+                                            [KVC_PACK_PROFILE_UNUSED] = KVC_NOTE_NO_STAGE,
+                                            [KVC_PACK_ROWS] = KVC_NOTE_ROWS,
+                                            [KVC_PACK_OTHER_QUERIES] = KVC_NOTE_OTHER_TEXT,
+                                            [KVC_PACK_ESTIMATED] = KVC_NOTE_ESTIMATED,
+                                            [KVC_PACK_NOT_ESTIMATED] = KVC_NOTE_NOT_ESTIMATED};
     struct packing *p = state;
     char text[1200];
     switch (what) {
