@@ -127,8 +127,8 @@ static int path_of(const struct kvc_profile_info *info, char path[PATH_BYTES],
                    struct kvc_error *e) {
     size_t n;
     if (!kvc_shared_profile_folder(path, PATH_BYTES - 80))
-        return cli_usage_error(e, "there is no folder for profiles: set HOME, and leave none out "
-                                  "of KVC_PROFILE_PATH, or let it begin with a folder");
+        return cli_usage_error(e, "there is no folder for profiles: set HOME, or let "
+                                  "KVC_PROFILE_PATH name one");
     n = strlen(path);
     path[n++] = '/';
     for (size_t i = 0; i < sizeof info->sha256; i++, n += 2)
