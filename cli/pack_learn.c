@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Tokens of all inputs of the model, of which one counts, and is read, up to MOST_OF_ONE. A
  * covariance of a head wants many more rows than it has channels, 64 to 256 of them, and predictors
@@ -49,12 +50,19 @@ static int is_first(struct cli_learns *x, const uint8_t model[KVC_KEY_BYTES]) {
     return 1;
 }
 
+/* Returns 1 for a file or a folder, which can be read twice, and 0 for pipes. */
+static int stays(const char *path) {
+    struct stat st;
+    if (strcmp(path, "-") == 0 || stat(path, &st)) return 0;
+    return S_ISDIR(st.st_mode) || (S_ISREG(st.st_mode) && st.st_size > 0);
+}
+
 /* Returns 1 if options and recipe let a profile be learnt for an input. */
 static int may_learn(const struct cli_pack *p, const char *path) {
     struct kvc_recipe_info recipe = {.size = sizeof recipe};
     char folder[4096];
     if (p->learns.forbidden || p->no_profile || p->how.shared_profile || p->job.joins ||
-        p->job.test || !p->how.recipe || strcmp(path, "-") == 0)
+        p->job.test || !p->how.recipe || !stays(path))
         return 0;
     return !kvc_recipe_describe(p->how.recipe, &recipe, NULL) && recipe.profiled &&
            kvc_shared_profile_folder(folder, sizeof folder);
@@ -64,7 +72,7 @@ static int may_learn(const struct cli_pack *p, const char *path) {
 static struct kvc_file *look(struct cli_pack *p, const char *path) {
     struct cli_input quiet = p->job.input;
     quiet.quiet = 1;
-    return strcmp(path, "-") == 0 ? NULL : cli_open(path, &quiet, NULL);
+    return stays(path) ? cli_open(path, &quiet, NULL) : NULL;
 }
 
 /* Collects the inputs of a model. */
@@ -149,6 +157,7 @@ static void learn_group(struct cli_pack *p, const char *path, const struct kvc_f
     struct kvc_profile *learnt = learn(p, f, g, e);
     char *kept = learnt ? cli_profile_keep(learnt, CLI_PROFILE_OWN, e) : NULL;
     if (kept && !quiet) say_learnt(g, learnt, kept, cli_now() - start);
+    p->hinted_profile |= !kept;
     if (!kept && !quiet)
         cli_warn("%s: is packed without a profile, as none could be learnt: %s", path,
                  kvc_error_message(e));
