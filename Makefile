@@ -77,14 +77,14 @@ Q :=
 SAY = @true
 endif
 
-TOOLS := kvc-dump kvc-pack kvc-unpack kvc-diff kvc-store
+TOOLS := kvc-dump kvc-pack kvc-unpack kvc-diff kvc-store kvc-profile
 # the folders cuda/ are part of libkvc_cuda alone, and store/ of libkvc_store
 LIB_SRC := $(filter-out formats/store/%,$(sort $(wildcard $(addsuffix /*.c,kernels kernels/device codecs codecs/*/* formats/*))))
 CLI_SRC := $(filter-out $(TOOLS:%=cli/%.c),$(sort $(wildcard cli/*.c cli/*/*.c)))
 LIB_OBJ := $(LIB_SRC:%.c=$B/%.o)
 CLI_OBJ := $(CLI_SRC:%.c=$B/%.o) $B/cli/html/template.o
 
-## all: the five tools and the libraries, libkvc_cuda where there is nvcc, and the store's backends where there are their packages
+## all: the six tools and the libraries, libkvc_cuda where there is nvcc, and the store's backends where there are their packages
 .PHONY: all
 all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc store cuda
 

@@ -126,6 +126,7 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
     const unsigned need = (unsigned)kvc_error_need(e);
     const char *hint = need < sizeof hints / sizeof hints[0] ? hints[need] : NULL;
     if (need == KVC_NEED_EACH && !has_recursive()) hint = NULL;
+    if (need == KVC_NEED_AS_INPUT && strcmp(tool, "kvc-profile") == 0) hint = NULL;
     /* its objects are no files of the user */
     if (need == KVC_NEED_SALVAGE && strcmp(tool, "kvc-store") == 0) hint = NULL;
     snprintf(text, size, "%s%s%s", kvc_error_message(e), hint ? "; " : "", hint ? hint : "");

@@ -28,6 +28,7 @@ static const struct habit {
     {"kvc-unpack", "check integrity", "-t checks files and writes nothing"},
     {"kvc-dump", "l", "--list prints a row for each file"},
     {"kvc-dump", "t test integrity", "--check checks files"},
+    {"kvc-pack", "learn-profile learn-layers", "kvc-profile learn FILE... makes a profile"},
     {FILES, "to-stdout", "-c writes to standard output"},
     {FILES, "C directory output-dir-flat", "--output-dir=DIR writes to files in DIR"},
     {FILES, "S", "--suffix=SUFFIX names the suffix of containers"},

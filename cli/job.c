@@ -195,6 +195,7 @@ static int convert(struct cli_job *j, const char *path, int to_stdout, const str
         return 0;
     }
     if (!status) status = refuse_removal(j, in, e);
+    if (!status && j->before) j->before(j->state, path, in->f);
     if (!status && name && j->output_dir && !j->test) status = cli_make_folders(name, e);
     if (!status)
         status = to_folder ? convert_to_folder(j, target, in, e)

@@ -33,6 +33,8 @@ struct cli_job {
     struct kvc_file *(*open)(void *state, const char *path, struct kvc_error *e);
     /* Returns the default name of the output of an input; the caller frees it. */
     char *(*name)(void *state, const char *path, const struct kvc_file *f, struct kvc_error *e);
+    /* Is called before an output is opened; NULL: nothing is. */
+    void (*before)(void *state, const char *path, const struct kvc_file *f);
     /* Writes the output of an input, and counts its bytes in `bytes`. */
     int (*write)(void *state, const struct kvc_file *f, struct cli_output *out,
                  struct kvc_error *e);

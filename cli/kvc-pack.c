@@ -179,12 +179,10 @@ static const struct cli_option coding[] = {
      CLI_FLAG(struct cli_pack, how.embed_profile)},
     {"force-profile", 0, NULL, "pack with a --profile that does not fit the cache's numbers",
      CLI_FLAG(struct cli_pack, how.force_profile)},
-    {"learn-profile", 0, "OUTPUT",
-     "write a profile made from the FILEs, of one model, and pack nothing; with --profile: add "
-     "predictors to that profile",
-     CLI_TEXT(struct cli_pack, learn_path)},
-    {"learn-layers", 0, "N", "predict each layer from N layers before it (0 to 7, default 1)",
-     CLI_NUMBER(struct cli_pack, learn_layers, 0, 7)},
+    {"learn", 0, "WHEN",
+     "no: learn no profile from the FILEs, where the recipe takes one and the model has none "
+     "(default yes)",
+     CLI_CHOICE(struct cli_pack, learns.forbidden, "yes|no")},
     {"join", 0, "[=tokens|heads]",
      "pack the FILEs, consecutive blocks of one text, into one .kvc; heads: they hold the KV heads "
      "of tensor-parallel ranks",
@@ -248,9 +246,12 @@ static void print_presets(void) {
 }
 
 static struct cli_pack pack = {
-    .job = {.name = default_name, .write = pack_file, .done = pack_say_done, .suffix = ".kvc"},
+    .job = {.name = default_name,
+            .write = pack_file,
+            .done = pack_say_done,
+            .suffix = ".kvc",
+            .before = pack_learn},
     .recipe_text = "split",
-    .learn_layers = 1,
     .how = {.size = sizeof pack.how},
     .part = {.selection = {.size = sizeof pack.part.selection}},
     .profile = {.size = sizeof pack.profile},
@@ -296,84 +297,14 @@ static int read_token_ids(struct cli_pack *p, struct kvc_error *e) {
     return 0;
 }
 
-/* --- learning a profile --- */
-
-/* What was not there, and what that costs (measured on SmolLM2: man/kvc-profile.5). */
-static void say_learnt(const struct cli_pack *p, const struct kvc_learning *l) {
-    struct kvc_learning_info info = {.size = sizeof info};
-    kvc_learning_describe(l, &info);
-    /* a profile that got predictors keeps its own metric */
-    if (p->job.input.quiet || p->how.shared_profile) return;
-    cli_warn("%s: made without gradients: files come out about 1.3 to 1.9 times larger, at equal "
-             "quality, than with a profile of "
-             "make_profile.py",
-             p->learn_path);
-    if (info.estimated) cli_warn("queries estimated from K, V and the weights");
-    if (*info.not_estimated)
-        cli_warn("%s: queries cannot be estimated: %s", p->learn_path, info.not_estimated);
-    if (!info.has_queries)
-        cli_warn("%s: made without queries: no token is told from another when packing, which "
-                 "costs about as much again",
-                 p->learn_path);
-    if (!info.knows_rope)
-        cli_warn("%s: made of K behind RoPE, as its base or pairing is unknown (--model tells): K "
-                 "takes about 40 %% more",
-                 p->learn_path);
-}
-
-static int learn_files(struct cli_pack *p, struct kvc_learning *l, int n, char **paths,
-                       struct kvc_error *e) {
-    for (int i = 0; i < n; i++) {
-        struct kvc_file *f = cli_open(paths[i], &p->job.input, e);
-        const int status = f ? kvc_learning_add(l, f, e) : -1;
-        kvc_file_close(f);
-        if (status) return -1;
-    }
-    return 0;
-}
-
-static int write_learnt(const struct cli_pack *p, struct kvc_learning *l, struct kvc_error *e) {
-    struct cli_output out;
-    const char *path = strcmp(p->learn_path, "-") == 0 ? NULL : p->learn_path;
-    if (cli_output_open(&out, path, p->job.force, 0666, e)) return -1;
-    return cli_output_end(&out, kvc_learning_write(l, cli_output_write, &out, e), e);
-}
-
-static int learn(struct cli_pack *p, int n, char **paths, struct kvc_error *e) {
-    int status = p->job.input.open.profile ? open_profile(p, e) : 0;
-    const struct kvc_learning_options o = {.size = sizeof o,
-                                           .back = p->learn_layers,
-                                           .base = p->how.shared_profile,
-                                           .force_profile = p->how.force_profile,
-                                           .threads = p->job.threads};
-    struct kvc_learning *l = status ? NULL : kvc_learning_start(&o, e);
-    status = l ? learn_files(p, l, n, paths, e) : -1;
-    if (!status) status = write_learnt(p, l, e);
-    if (status) cli_error(e);
-    else say_learnt(p, l);
-    kvc_learning_free(l);
-    return status ? EXIT_TROUBLE : EXIT_SAME;
-}
-
-/* Packs, learns or measures. */
+/* Packs or measures. */
 static int pack_run(struct cli_pack *p, struct kvc_error *e) {
     const int n = p->job.files.n, curve = cli_given("curve");
     if (curve && (n != 1 || strcmp(p->job.files.path[0], "-") == 0))
         return cli_usage("--curve needs one FILE, which is read several times");
-    if (curve && (p->learn_path || p->job.output || p->job.to_stdout || p->job.test ||
-                  p->job.remove || p->job.joins))
+    if (curve &&
+        (p->job.output || p->job.to_stdout || p->job.test || p->job.remove || p->job.joins))
         return cli_usage("--curve writes no .kvc: leave out the options of the output");
-    if (p->learn_path && !n) return cli_usage("--learn-profile needs caches to learn from");
-    if (p->learn_path && (cli_given("recipe") || p->job.output || p->job.output_dir ||
-                          p->job.to_stdout || p->job.test || p->job.remove || p->queries_path ||
-                          p->token_ids_path || p->part.given || p->job.json))
-        return cli_usage("--learn-profile packs nothing: of the options of packing, only --profile "
-                         "goes with it");
-    if (p->learn_path && p->job.input.open.profile && !p->learn_layers)
-        return cli_usage("--learn-layers=0 adds nothing to the profile that --profile names");
-    if (p->learn_path)
-        return *p->learn_path ? learn(p, n, p->job.files.path, e)
-                              : cli_usage("--learn-profile wants a file to write");
     if ((p->job.input.open.profile && open_profile(p, e)) ||
         (p->queries_path && open_queries(p, e)) || (p->token_ids_path && read_token_ids(p, e))) {
         cli_error(e);
@@ -391,6 +322,7 @@ static int pack_all(struct cli_pack *p) {
     kvc_file_close(p->queries);
     free(p->token_ids);
     free(p->part.layers);
+    free(p->learns.model);
     kvc_shared_profile_close(p->how.shared_profile);
     kvc_shared_profile_close(p->chosen);
     kvc_error_free(e);
@@ -400,8 +332,7 @@ static int pack_all(struct cli_pack *p) {
 /* Takes $KVC_RECIPE if no option decides about the recipe. 0, or EXIT_TROUBLE (message printed). */
 static int take_environment(struct cli_pack *p) {
     const char *variable = getenv("KVC_RECIPE");
-    if (!variable || !*variable || cli_given("recipe") || p->joined.append || p->learn_path)
-        return 0;
+    if (!variable || !*variable || cli_given("recipe") || p->joined.append) return 0;
     struct kvc_error *e = cli_error_new();
     p->recipe_text = p->how.recipe = variable;
     const int refused = kvc_recipe_describe(variable, NULL, e);

@@ -1,5 +1,5 @@
-/* pack_job.h: the state of kvc-pack, and what it says of a packed file. Not for packing
- * (kvc-pack.c). */
+/* pack_job.h: the state of kvc-pack, what it learns, and what it says of a packed file. Not for
+ * packing (kvc-pack.c). */
 #ifndef KVC_PACK_JOB_H
 #define KVC_PACK_JOB_H
 
@@ -27,9 +27,12 @@ struct cli_pack {
         char **paths;           /* of the files, of --append those after the first */
         struct kvc_file **file; /* [n] */
     } joined;
-    const char *curve_path;       /* the picture's; NULL: none */
-    const char *learn_path;       /* NULL: no profile is to be made */
-    unsigned learn_layers;        /* --learn-layers */
+    const char *curve_path; /* the picture's; NULL: none */
+    struct cli_learns {
+        int forbidden;                   /* --learn=no */
+        uint8_t (*model)[KVC_KEY_BYTES]; /* [n] hashes of models that were looked at */
+        size_t n;
+    } learns;
     struct kvc_write_report done; /* of the current file */
     double start;                 /* of its packing */
     int said_queries[2];          /* that they were estimated ([1]), or could not be */
@@ -41,6 +44,10 @@ struct cli_pack {
 int pack_check_join(struct cli_pack *p);
 /* Closes the operands that were opened. */
 void pack_join_close(struct cli_pack *p);
+
+/* Learns a profile for an input before it is packed, where the recipe takes one, the model has none
+ * and the inputs have rows enough. What stops this is a note: packing goes on without. */
+void pack_learn(void *state, const char *path, const struct kvc_file *f);
 
 /* Packs a file by each preset to nowhere, and prints ratio and error (--curve). Returns an exit
  * status. */

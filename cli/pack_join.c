@@ -63,7 +63,6 @@ int pack_check_join(struct cli_pack *p) {
     if (!p->job.joins) return 0;
     const char *option = p->joined.append ? "--append" : "--join";
     if (!n) return cli_usage("%s needs files to join", option);
-    if (p->learn_path) return cli_usage("%s and --learn-profile exclude each other", option);
     if (p->job.remove) return cli_usage("%s and --rm exclude each other", option);
     if (!p->job.output && !p->job.to_stdout && !p->job.test)
         return cli_usage("%s needs -o FILE or -c", option);

@@ -92,7 +92,7 @@ fish_of() {
         }'
 }
 
-for tool in kvc-dump kvc-pack kvc-unpack kvc-diff kvc-store; do
+for tool in kvc-dump kvc-pack kvc-unpack kvc-diff kvc-store kvc-profile; do
     rows $tool >"$out/rows"
     bash_of $tool <"$out/rows" >"$out/bash/$tool"
     zsh_of $tool <"$out/rows" >"$out/zsh/_$tool"

@@ -110,7 +110,7 @@ rm -r "$root/python" "$root/usr/bin/kvc-llama-proxy" "$root/usr/share/man/man1/k
 
 nm "$root/usr/lib/libkvc.a" "$root/usr/lib/libkvc_store.a" >"$root/symbols"
 $make -s install-strip PREFIX=/usr DESTDIR="$root" >/dev/null
-for file in bin/kvc-dump bin/kvc-pack bin/kvc-unpack bin/kvc-diff bin/kvc-store lib/libkvc.so lib/libkvc_store.so; do
+for file in bin/kvc-dump bin/kvc-pack bin/kvc-unpack bin/kvc-diff bin/kvc-store bin/kvc-profile lib/libkvc.so lib/libkvc_store.so; do
     if readelf -S "$root/usr/$file" | grep -qE '[.](symtab|debug_info)'; then
         echo "install-strip leaves symbols in $file" >&2
         exit 1

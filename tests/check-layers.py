@@ -70,6 +70,7 @@ ROOMS = {
         ],
     ),
     "cli/store": (["cli/store/*", "cli/kvc-store.c"], ["cli", "formats/api"]),
+    "cli/profile": (["cli/profile/*", "cli/kvc-profile.c"], ["cli", "cli/inside", "formats/api"]),
     "cli/inside": (
         ["cli/dump/*", "cli/diff/*", "cli/html/*", "cli/kvc-dump.c", "cli/kvc-diff.c"],
         ["cli", "formats/api"],
@@ -78,7 +79,7 @@ ROOMS = {
 }
 # What programs are given, and the rooms that have nothing else of the library, but each other.
 PUBLIC = [f"formats/api/{name}.h" for name in ("kvc", "kvc_inspect", "kvc_comparing", "kvc_store", "kvc_cuda", "kvc_error")]
-OUTSIDE = ["cli", "cli/inside", "cli/store", "formats/store", "formats/store/tier", "formats/store/backends"]
+OUTSIDE = ["cli", "cli/inside", "cli/profile", "cli/store", "formats/store", "formats/store/tier", "formats/store/backends"]
 # What libraries of the family have too: helpers that know nothing of caches.
 HELPERS = {
     room: ["codecs/error.*", "codecs/memory.*", "codecs/number.*", "codecs/near.*", "formats/io/*", "formats/api/sized.*"]
@@ -95,19 +96,22 @@ BUDGET = {
     "formats/io": 3430,
     "formats/cache": 6040,  # sets of shards, RoPE that is unknown
     "formats/engines": 10190,
-    # folders of profiles and the choice of one; a hash of all weights by all cores; queries estimated from weights
-    "formats/model": 7920,
+    # folders of profiles, the one for new ones, and the choice of one; a hash of all weights by all cores; queries
+    # estimated from weights
+    "formats/model": 7950,
     "formats/compare": 3060,  # the steps of a comparison, and what differs beside values, which were kvc-diff's
     "formats/container": 7040,  # version 1: content id, rotations, binary arguments, what blocks stand on
     "formats/file": 2400,  # lists of token ids and files of some tokens each, which were the tools'; when queries are estimated
     "formats/device": 3350,
     "formats/device/cuda": 500,
     "formats/arguments": 150,
-    "formats/api": 6390,  # what the tools and the store did by themselves; weights for queries
+    # what the tools and the store did by themselves; weights for queries; folders of profiles, and how one fits
+    "formats/api": 6500,
     "formats/store": 4210,  # tiers, checks and moves of objects, which were in kvc-store
     "formats/store/tier": 700,
     "formats/store/backends": 9030,  # what doctor and stat asked of directories
-    "cli": 5430,  # what kvc-pack says of profiles
+    "cli": 5720,  # when kvc-pack learns a profile, and how profiles are kept
+    "cli/profile": 590,
     "cli/store": 1670,
     "cli/inside": 5420,
     "errors": 280,  # the structs of kvc_comparing.h, which were in formats/compare

@@ -11,7 +11,7 @@ for folder in one another/of-a-longer-name; do
     (
         cd "$root/$folder"
         $make -s -j"$(nproc)" all CUDA=0 CFLAGS="${REPRODUCIBLE_CFLAGS:--O0 -g}" >log 2>&1 || { cat log >&2; exit 1; }
-        sha256sum kvc-dump kvc-pack kvc-unpack kvc-diff kvc-store lib*.a lib*.so.* >>"$root/sums.$(basename "$folder")"
+        sha256sum kvc-dump kvc-pack kvc-unpack kvc-diff kvc-store kvc-profile lib*.a lib*.so.* >>"$root/sums.$(basename "$folder")"
         ! grep -aq "$root" kvc-pack libkvc.a || { echo "a path of the machine is in the output" >&2; exit 1; }
         readelf -S kvc-pack | grep -q debug_info || { echo "no debugging information was built" >&2; exit 1; }
     ) || exit 1

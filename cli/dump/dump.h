@@ -120,6 +120,8 @@ dump_fn dump_match;    /* dump_match.c: records the result of a file; dump_match
 /* Prints the summary of a profile or of a model's weights, for a file that is no cache. -1 if the
  * file is neither; *e is then the reason if it is a damaged profile, and else stays. */
 int dump_no_cache(struct dump_out *o, const char *path, struct kvc_error *e);
+/* Prints the summary of a profile. */
+void dump_profile(struct dump_out *o, const char *path, const struct kvc_profile *p);
 /* Takes the argument "L:K:H[:A:B]" of --values. 0, or EXIT_TROUBLE (message printed). */
 int dump_values_take(const char *arg, struct dump_values *v);
 /* Prints and frees the results of --match, the best file first. Returns the number of files that
@@ -191,6 +193,8 @@ void dump_u64(struct dump_out *o, uint64_t v);
 void dump_i64(struct dump_out *o, int64_t v);
 void dump_f64(struct dump_out *o, double v);       /* text rounds to 6 digits */
 void dump_text(struct dump_out *o, const char *v); /* NULL: unknown */
+/* the same, in text shortened to `most` bytes */
+void dump_short_text(struct dump_out *o, const char *v, size_t most);
 void dump_bool(struct dump_out *o, int v);
 /* of the next cells, in text; CLI_PLAIN ends it */
 void dump_color(struct dump_out *o, enum cli_color color);

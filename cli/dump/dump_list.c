@@ -20,19 +20,6 @@ static const char *model_name(const struct dump_file *f) {
     return name ? name : dump_meta_text(f, "profile.model", NULL);
 }
 
-/* Prints a cell, in the text form shortened to `most` bytes. */
-static void short_text(struct dump_out *o, const char *text, size_t most) {
-    char cut[64];
-    if (!text || o->style != DUMP_TEXT || strlen(text) <= most) {
-        dump_text(o, text);
-        return;
-    }
-    size_t n = 0, next;
-    while ((next = cli_utf8_length(text + n)) > 0 && n + next + 3 <= most) n += next;
-    snprintf(cut, sizeof cut, "%.*s...", (int)n, text);
-    dump_text(o, cut);
-}
-
 int dump_list(struct dump_out *o, const struct dump_file *f, struct dump_options *options,
               struct kvc_error *e) {
     static const struct dump_column columns[] = {{"tokens", 8},   {"size", 9},    {"tensors", 9},
@@ -60,12 +47,12 @@ int dump_list(struct dump_out *o, const struct dump_file *f, struct dump_options
     dump_color(o, is_lossy(f) ? CLI_YELLOW : CLI_PLAIN);
     dump_yes(o, is_lossy(f));
     dump_color(o, CLI_PLAIN);
-    short_text(o, dump_meta_text(f, "recipe", NULL), 32);
+    dump_short_text(o, dump_meta_text(f, "recipe", NULL), 32);
     const char *place = f->facts.profile;
     dump_color(o, place && strcmp(place, "missing") == 0 ? CLI_RED : CLI_PLAIN);
     dump_text(o, place);
     dump_color(o, CLI_PLAIN);
-    short_text(o, model_name(f), 24);
+    dump_short_text(o, model_name(f), 24);
     dump_text(o, dump_format_name(f));
     dump_file_row_end(o, f->source.name);
     free(x.part);

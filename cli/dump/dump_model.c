@@ -33,7 +33,7 @@ static void profile_number(struct dump_out *o, const char *name, const struct kv
     else dump_key_none(o, name);
 }
 
-static void print_profile(struct dump_out *o, const char *path, const struct kvc_profile *p) {
+void dump_profile(struct dump_out *o, const char *path, const struct kvc_profile *p) {
     struct kvc_profile_info info = {.size = sizeof info};
     uint64_t size;
     const uint32_t layers = kvc_shared_profile_layers(p, &size);
@@ -90,7 +90,7 @@ int dump_no_cache(struct dump_out *o, const char *path, struct kvc_error *e) {
     if (strcmp(path, "-") == 0) return -1;
     if (is_named(path, ".kvcp")) {
         struct kvc_profile *p = kvc_shared_profile_open(path, e);
-        if (p) print_profile(o, path, p);
+        if (p) dump_profile(o, path, p);
         kvc_shared_profile_close(p);
         return p ? 0 : -1;
     }

@@ -327,6 +327,18 @@ void dump_text(struct dump_out *o, const char *v) {
     else cell(o, v ? v : "-");
 }
 
+void dump_short_text(struct dump_out *o, const char *text, size_t most) {
+    char cut[64];
+    if (!text || o->style != DUMP_TEXT || strlen(text) <= most) {
+        dump_text(o, text);
+        return;
+    }
+    size_t n = 0, next;
+    while ((next = cli_utf8_length(text + n)) > 0 && n + next + 3 <= most) n += next;
+    snprintf(cut, sizeof cut, "%.*s...", (int)n, text);
+    dump_text(o, cut);
+}
+
 void dump_bool(struct dump_out *o, int v) {
     if (o->style == DUMP_JSON) cli_json_bool(&o->report.json, next_column(o)->name, v);
     else cell(o, v ? "true" : "false");

@@ -764,6 +764,11 @@ KVC_API void kvc_shared_profile_close(struct kvc_profile *p);
  * error: there is none, or the recipe takes none. */
 KVC_API struct kvc_profile *kvc_shared_profile_choose(const struct kvc_file *f,
                                                       const struct kvc_write_options *options);
+/* Returns how a profile fits f, by facts and values, as packing measures it: "good", "doubtful",
+ * "unknown" (neither has what could be measured), or "bad", with which packing refuses it. Of
+ * `options`, which may be NULL, `dequantize` and `threads` count. */
+KVC_API const char *kvc_shared_profile_fit(struct kvc_profile *p, const struct kvc_file *f,
+                                           const struct kvc_write_options *options);
 /* Opens the profile of this hash, from these folders; `model`, its name, is for the message, and
  * may be NULL. */
 KVC_API struct kvc_profile *kvc_shared_profile_find(const uint8_t sha256[32], const char *model,
@@ -773,6 +778,15 @@ KVC_API struct kvc_profile *kvc_shared_profile_find(const uint8_t sha256[32], co
  * the profile where they do; "" if there is none. */
 KVC_API int kvc_shared_profile_kept(const struct kvc_profile *p, const char *path, char *command,
                                     size_t size);
+/* Writes the path of the folder that new profiles are put into, whether it exists or not: the
+ * user's, or the first of $KVC_PROFILE_PATH where the user's is not searched. Returns 0 if there is
+ * none, or no room for it. */
+KVC_API int kvc_shared_profile_folder(char *path, size_t size);
+/* Takes the path of a file. Returns other than 0 to end the visits. */
+typedef int kvc_profile_visit_fn(void *state, const char *path);
+/* Visits the files *.kvcp of the folders of profiles, in the order in which these are searched.
+ * Returns what ended the visits, or 0. */
+KVC_API int kvc_shared_profile_visit(kvc_profile_visit_fn *visit, void *state);
 struct kvc_profile_info {
     size_t size;       /* of this struct; set by the caller */
     const char *model; /* ""; texts belong to the profile */
@@ -785,7 +799,7 @@ struct kvc_profile_info {
 };
 KVC_API int kvc_shared_profile_describe(const struct kvc_profile *p, struct kvc_profile_info *info);
 
-/* A profile that is learnt from caches of one model, as by kvc-pack --learn-profile
+/* A profile that is learnt from caches of one model, as by kvc-profile learn
  * (kvc-profile.5). */
 struct kvc_learning;
 KVC_API struct kvc_learning *kvc_learning_new(struct kvc_error *e);
@@ -929,6 +943,7 @@ struct kvc_recipe_info {
     size_t size;  /* of this struct; set by the caller */
     int lossy;    /* some stage is */
     int rebuilds; /* K and V from hidden states */
+    int profiled; /* a profile of the model serves some stage */
 };
 /* Reads a recipe; -1 with *e where it is none. info may be NULL. */
 KVC_API int kvc_recipe_describe(const char *recipe, struct kvc_recipe_info *info,

@@ -76,7 +76,8 @@ int kvc_recipe_describe(const char *recipe, struct kvc_recipe_info *info, struct
     struct kvc_recipe r;
     if (kvc_recipe_parse(recipe, &r, e)) return -1;
     const struct kvc_recipe_info own = {.lossy = kvc_recipe_is_lossy(&r),
-                                        .rebuilds = kvc_recipe_has(&r, KVC_STAGE_REBUILDS)};
+                                        .rebuilds = kvc_recipe_has(&r, KVC_STAGE_REBUILDS),
+                                        .profiled = kvc_recipe_profile_need(&r, 1) != 0};
     return info ? kvc_sized_give(info, &own, sizeof own, "kvc_recipe_info", e) : 0;
 }
 

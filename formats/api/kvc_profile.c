@@ -14,6 +14,7 @@
 #include "formats/model/profile_learn.h"
 #include "formats/model/token_text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,6 +60,18 @@ struct kvc_profile *kvc_shared_profile_choose(const struct kvc_file *f,
     return kvc_profile_choose(f->cache, &recipe, o.dequantize, o.threads);
 }
 
+const char *kvc_shared_profile_fit(struct kvc_profile *p, const struct kvc_file *f,
+                                   const struct kvc_write_options *options) {
+    struct kvc_write_options o;
+    struct kvc_fit fit = {.n = 0};
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", NULL))
+        return kvc_fit_name(KVC_FIT_UNKNOWN);
+    const enum kvc_fit_verdict verdict = kvc_profile_verdict(p, f->cache, o.dequantize, o.threads,
+                                                             &fit);
+    kvc_fit_free(&fit);
+    return kvc_fit_name(verdict);
+}
+
 struct kvc_profile *kvc_shared_profile_find(const uint8_t sha256[32], const char *model,
                                             struct kvc_error *e) {
     if (KVC_NULL(e, sha256)) return NULL;
@@ -76,6 +89,31 @@ int kvc_shared_profile_kept(const struct kvc_profile *p, const char *path, char 
     if (!found && size && *kvc_profile_path(p))
         kvc_profile_keep_command(kvc_profile_sha256(p), kvc_profile_path(p), command, size);
     return found != NULL;
+}
+
+int kvc_shared_profile_folder(char *path, size_t size) {
+    char folder[KVC_PROFILE_PATH];
+    const int found = kvc_profile_own_folder(folder) && strlen(folder) < size;
+    if (size) snprintf(path, size, "%s", found ? folder : "");
+    return found;
+}
+
+/* The caller's function, and its state. */
+struct visitor {
+    kvc_profile_visit_fn *visit;
+    void *state;
+};
+
+static int visit_folder(void *state, const char *folder, const char *shown) {
+    const struct visitor *v = state;
+    (void)shown;
+    return kvc_profile_files(folder, v->visit, v->state);
+}
+
+int kvc_shared_profile_visit(kvc_profile_visit_fn *visit, void *state) {
+    const struct kvc_profile_places places = {.folders = NULL};
+    struct visitor v = {.visit = visit, .state = state};
+    return kvc_profile_folders(&places, visit_folder, &v);
 }
 
 /* --- what is in a profile --- */

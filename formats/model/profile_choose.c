@@ -54,15 +54,15 @@ static int may_fit(const struct kvc_cache *c, const struct kvc_input *in) {
     return fits;
 }
 
-/* Measures the fit on a copy of the cache's facts, which gets those of the profile. */
-static enum kvc_fit_verdict fit_of(const struct choosing *x, struct kvc_profile *p,
-                                   struct kvc_fit *fit) {
+/* The fit is measured on a copy of the cache's facts, which gets those of the profile. */
+enum kvc_fit_verdict kvc_profile_verdict(struct kvc_profile *p, const struct kvc_cache *c,
+                                         int dequantize, unsigned threads, struct kvc_fit *fit) {
     struct kvc_cache own, *view = NULL;
     struct kvc_error e;
-    int status = kvc_cache_own_facts(&own, x->cache, &e) || kvc_profile_adopt(p, &own, &e);
-    if (!status && x->dequantize && kvc_cache_is_quantized(&own))
+    int status = kvc_cache_own_facts(&own, c, &e) || kvc_profile_adopt(p, &own, &e);
+    if (!status && dequantize && kvc_cache_is_quantized(&own))
         status = !(view = kvc_view_dequantize(&own, &e));
-    if (!status) status = kvc_profile_settle(p, view ? view : &own, x->threads, 0, fit, &e);
+    if (!status) status = kvc_profile_settle(p, view ? view : &own, threads, 0, fit, &e);
     kvc_cache_free(view);
     kvc_cache_disown(&own);
     return status ? KVC_FIT_BAD : fit->verdict;
@@ -87,7 +87,8 @@ static int consider(void *state, const char *path) {
     if (!own.profile) return 0;
     own.no_predictors = !kvc_profile_predicts(own.profile);
     if (kvc_recipe_profile_need(x->recipe, !own.no_predictors) &&
-        fit_of(x, own.profile, &fit) == KVC_FIT_GOOD) {
+        kvc_profile_verdict(own.profile, x->cache, x->dequantize, x->threads, &fit) ==
+            KVC_FIT_GOOD) {
         own.other_weights = kvc_profile_weights(own.profile, x->cache) != KVC_WEIGHTS_SAME;
         own.metric = kvc_profile_metric(own.profile);
         own.distance = distance_of(&fit);

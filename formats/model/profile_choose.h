@@ -13,4 +13,9 @@
 struct kvc_profile *kvc_profile_choose(const struct kvc_cache *c, const struct kvc_recipe *recipe,
                                        int dequantize, unsigned threads);
 
+/* Returns how a profile fits a cache, by facts and by values: KVC_FIT_BAD also where facts differ.
+ * Fills *fit, which the caller frees. The cache stays as it is. */
+enum kvc_fit_verdict kvc_profile_verdict(struct kvc_profile *p, const struct kvc_cache *c,
+                                         int dequantize, unsigned threads, struct kvc_fit *fit);
+
 #endif

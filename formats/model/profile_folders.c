@@ -53,6 +53,24 @@ int kvc_profile_folders(const struct kvc_profile_places *places, kvc_profile_vis
     return status ? status : visit(state, KVC_PROFILES, KVC_PROFILES);
 }
 
+/* Keeps the first folder of a list. Its room is as large as those of the list may be. */
+static int keep_first(void *state, const char *folder, const char *shown) {
+    char *first = state;
+    (void)shown;
+    if (!*first) strcpy(first, folder);
+    return 0;
+}
+
+int kvc_profile_own_folder(char folder[KVC_PROFILE_PATH]) {
+    const char *list = secure_getenv("KVC_PROFILE_PATH"), *shown;
+    char first[KVC_PROFILE_PATH] = "";
+    int none = 0;
+    if (list) visit_list(list, &none, keep_first, first);
+    if (!none && user_folder(folder, &shown)) return 1;
+    strcpy(folder, first);
+    return *first != '\0';
+}
+
 const char *kvc_profile_folder_of(const char *path, char folder[KVC_PROFILE_PATH]) {
     const char *slash = path ? strrchr(path, '/') : NULL;
     const size_t n = slash ? (size_t)(slash - path) + (slash == path) : 1;

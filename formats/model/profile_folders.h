@@ -17,6 +17,9 @@ typedef int kvc_profile_visit(void *state, const char *path);
  * visits, or 0. */
 int kvc_profile_folders(const struct kvc_profile_places *places, kvc_profile_visit_folder *visit,
                         void *state);
+/* Finds the folder that new profiles are put into: the user's, or the first of $KVC_PROFILE_PATH if
+ * the user's is not searched or the environment names none. Returns 0 where there is none. */
+int kvc_profile_own_folder(char folder[KVC_PROFILE_PATH]);
 /* Returns the folder of a file in `folder`; NULL for path NULL, or one that is too long. */
 const char *kvc_profile_folder_of(const char *path, char folder[KVC_PROFILE_PATH]);
 /* Visits the regular files *.kvcp of a folder. What cannot be looked at is left out. */

@@ -179,9 +179,8 @@ static int put_fingerprints(struct file *f, const struct kvc_learner *l, struct 
 static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
     char made[128], step[32];
     kvc_number_print(step, sizeof step, 6, KVC_LEARN_K_STEP);
-    snprintf(made, sizeof made,
-             "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches; K step %s", l->caches,
-             step);
+    snprintf(made, sizeof made, "kvc-profile learn, kvc " KVC_VERSION ", from %u caches; K step %s",
+             l->caches, step);
     const struct kvc_facts *facts = &l->meta.facts;
     int status = put_text(f, "kvc.profile", "1", e) || put_count(f, "model.layers", l->layers, e) ||
                  put_shape(f, l, e);
@@ -199,7 +198,7 @@ static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_
 
 static int put_predictor_source(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
     char made[96];
-    snprintf(made, sizeof made, "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches",
+    snprintf(made, sizeof made, "kvc-profile learn, kvc " KVC_VERSION ", from %u caches",
              l->caches);
     return put_text(f, "predictor.made", made, e);
 }

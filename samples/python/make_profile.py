@@ -10,7 +10,7 @@ with respect to a row, the decode matrix is U^T M^(-1/2), U the eigenvectors of 
 a coefficient weighs as much as an error of 1 in any other, in the model's own measure, the KL divergence of its output.
 That output is the text's continuation and two places of the text said again, because answers quote what they were given.
 
-kvc-pack then adds predictors of each layer from the layers before it (--back), learnt from caches of all texts.
+kvc-profile then adds predictors of each layer from the layers before it (--back), learnt from caches of all texts.
 
 The model is anything that transformers loads without the network, attends through its AttentionInterface, and rotates
 channel i of K with i + R/2 (RoPE, also of several kinds or none in some layers). It runs on the CPU in float32, and is
@@ -21,7 +21,7 @@ go through the model forward, and 1024 of them twice backward. Texts should be o
 first tokens are used (--tokens of them and 512 more; of --more, which serve the predictors only, --predict-tokens).
 The numbers depend on the texts given, so texts that serve to judge a profile must not be among them.
 
-Needs torch, transformers and safetensors; gguf for --gguf; kvc-pack for predictors."""
+Needs torch, transformers and safetensors; gguf for --gguf; kvc-profile for predictors."""
 import argparse
 import hashlib
 import math
@@ -443,16 +443,16 @@ def save_cache(model, ids, path, facts):
 
 
 def add_predictors(model, arguments, texts, base, facts):
-    """Makes caches of the texts, and lets kvc-pack add what it learns from them to the profile."""
+    """Makes caches of the texts, and lets kvc-profile add what it learns from them to the profile."""
     with tempfile.TemporaryDirectory() as folder:
         caches = []
         for number, ids in enumerate(texts):
             caches.append(os.path.join(folder, f"{number}.safetensors"))
             save_cache(model, ids[:, :arguments.predict_tokens], caches[-1], facts)
-        learn = [arguments.kvc_pack, "-f", f"--learn-profile={arguments.output}", f"--learn-layers={arguments.back}",
+        learn = [arguments.kvc_profile, "learn", "-f", f"--output={arguments.output}", f"--back={arguments.back}",
                  f"--profile={base}", *caches]
         if subprocess.run(learn, check=False).returncode:
-            raise Refusal(f"{arguments.kvc_pack} could not learn predictors")
+            raise Refusal(f"{arguments.kvc_profile} could not learn predictors")
 
 
 # --- the program ---------------------------------------------------------------------------------------------------
@@ -584,7 +584,7 @@ def main():
                         help="layers before a layer that it is predicted from, 0 to 7; 0: no predictors (%(default)s)")
     parser.add_argument("--more", nargs="+", default=[], metavar="TEXT", help="further texts, for the predictors only")
     parser.add_argument("--predict-tokens", type=int, default=1024, help="tokens of each text for them (%(default)s)")
-    parser.add_argument("--kvc-pack", default="kvc-pack", help="the program that learns predictors (%(default)s)")
+    parser.add_argument("--kvc-profile", default="kvc-profile", help="the program that learns predictors (%(default)s)")
     parser.add_argument("-o", "--output", required=True, metavar="OUT.kvcp")
     parser.add_argument("texts", nargs="+", metavar="TEXT")
     arguments = parser.parse_args()

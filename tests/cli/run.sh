@@ -26,7 +26,7 @@ if [ "${1-}" = -u ]; then
     bless=1
     shift
 fi
-for tool in kvc-pack kvc-unpack kvc-dump kvc-diff kvc-store; do
+for tool in kvc-pack kvc-unpack kvc-dump kvc-diff kvc-store kvc-profile; do
     [ -x "$bin/$tool" ] || { echo "run.sh: $bin/$tool is missing: run make, or set KVC_BIN" >&2; exit 2; }
 done
 # shellcheck disable=SC2046

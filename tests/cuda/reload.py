@@ -87,7 +87,8 @@ def main():
         model.save_pretrained(folder, max_shard_size="1000GB")
         save_cache(model, ids, path("cache.safetensors"))
         report["bytes"] = os.path.getsize(path("cache.safetensors"))
-        pack("--learn-profile", path("learned.kvcp"))
+        subprocess.run([os.path.join(a.tools, "kvc-profile"), "learn", "-q", "-f", "--model", path("model.safetensors"),
+                        "-o", path("learned.kvcp"), path("cache.safetensors")], check=True)
         for recipe, lossless in RECIPES.items():
             file = path(recipe + ".kvc")
             pack("-r", recipe, *(() if lossless else ("--profile", path("learned.kvcp"), "--embed-profile")), "-o", file)

@@ -5,8 +5,8 @@
 # BACK: layers back (default 1; of gemma 2, as layers of two kinds take turns). PYTHON: one that has PyTorch; else the virtual environment
 # of run.sh is made.
 set -u
-if [ $# -ne 3 ] || [ ! -x "$1/kvc-pack" ]; then
-    echo "Usage: profile.sh BUILD_DIR smollm2|gemma OUT    BUILD_DIR holds kvc-pack" >&2
+if [ $# -ne 3 ] || [ ! -x "$1/kvc-profile" ]; then
+    echo "Usage: profile.sh BUILD_DIR smollm2|gemma OUT    BUILD_DIR holds kvc-profile" >&2
     exit 2
 fi
 here=$(cd "$(dirname "$0")" && pwd) || exit 2
@@ -47,5 +47,5 @@ set -- /usr/share/common-licenses/MPL-2.0 "$library/argparse.py" /usr/share/perl
     "$work/debconf.fr" "$work/debconf.es" "$work/debconf.it" "$work/debconf.nl" "$work/debconf.pl" "$work/debconf.sv" \
     "$work/debconf.pt" ${GERMAN-"$work/debconf.de"}
 [ "$model" = smollm2 ] && back=1 || back=2
-exec "$python" "$here/../../samples/python/make_profile.py" --gguf "$weights" --back "${BACK:-$back}" --kvc-pack "$tools/kvc-pack" \
+exec "$python" "$here/../../samples/python/make_profile.py" --gguf "$weights" --back "${BACK:-$back}" --kvc-profile "$tools/kvc-profile" \
     -o "$out" "$@"

@@ -1,5 +1,6 @@
 /* test_profile_folders.c: where profiles stay to be had: the folders of the environment, what lies
  * in them, and the command that puts a profile there. Not for choosing one (test_fit.c). */
+#include "formats/api/kvc.h"
 #include "formats/model/profile_folders.h"
 #include "profile_support.h"
 #include "temp_folder.h"
@@ -202,6 +203,38 @@ static void the_name_is_tried_first(void **state) {
     assert_int_equal(st.st_atim.tv_sec, 1); /* not read */
 }
 
+/* The folder of new profiles: one that readers search. */
+static void the_folder_of_new_profiles(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *data, *home, *want; /* "": there is none */
+    } cases[] = {
+        {NULL, NULL, "/h", "/h/.local/share/kvc/profiles"},
+        {NULL, "/d", "/h", "/d/kvc/profiles"},
+        {NULL, "relative", "/h", "/h/.local/share/kvc/profiles"},
+        {NULL, NULL, NULL, ""}, /* not the installed one */
+        {"a:b", NULL, "/h", "/h/.local/share/kvc/profiles"},
+        {"a:b", NULL, NULL, "a"},
+        {"a:none:b", NULL, "/h", "a"},
+        {"::a:none", NULL, "/h", "a"},
+        {"none", NULL, "/h", ""},
+        {"none:a", NULL, "/h", ""},
+        {"", NULL, "/h", "/h/.local/share/kvc/profiles"},
+    };
+    char own[KVC_PROFILE_PATH], path[64];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        set("KVC_PROFILE_PATH", cases[i].path);
+        set("XDG_DATA_HOME", cases[i].data);
+        set("HOME", cases[i].home);
+        assert_int_equal(kvc_profile_own_folder(own), *cases[i].want != 0);
+        assert_string_equal(own, cases[i].want);
+        const size_t n = strlen(cases[i].want);
+        assert_int_equal(kvc_shared_profile_folder(path, sizeof path), n != 0);
+        assert_string_equal(path, cases[i].want);
+        assert_int_equal(kvc_shared_profile_folder(path, n), 0); /* no room for its end */
+    }
+}
+
 /* --- messages --- */
 
 static void what_a_reader_is_told(void **state) {
@@ -286,6 +319,7 @@ int main(void) {
         cmocka_unit_test(folders_of_files),
         cmocka_unit_test_setup_teardown(files_of_a_folder, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(the_name_is_tried_first, make_folder, remove_folder),
+        cmocka_unit_test(the_folder_of_new_profiles),
         cmocka_unit_test(what_a_reader_is_told),
         cmocka_unit_test_setup_teardown(commands, make_folder, remove_folder),
     };
