@@ -46,7 +46,7 @@ extern "C" {
 #define KVC_VERSION_MAJOR 0
 #define KVC_VERSION_MINOR 9
 #define KVC_VERSION_PATCH 0
-KVC_API const char *kvc_version(void); /* of the library: "0.9.0" */
+KVC_API const char *kvc_version(void); /* of the library: "MAJOR.MINOR.PATCH" */
 /* the container version this library writes and the newest it reads */
 KVC_API unsigned kvc_version_of_format(void);
 

@@ -28,7 +28,7 @@ struct kvc_store;
 struct kvc_store_namespace;
 struct kvc_store_hit;
 
-KVC_STORE_API const char *kvc_store_version(void); /* "0.9.0": that of libkvc */
+KVC_STORE_API const char *kvc_store_version(void); /* that of libkvc */
 
 /* --- stores --- */
 
