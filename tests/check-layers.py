@@ -97,14 +97,14 @@ BUDGET = {
     "formats/engines": 10190,
     # folders of profiles and the choice of one; a hash of all weights by all cores
     "formats/model": 7270,
-    "formats/compare": 3010,  # the steps of a comparison, and what differs beside values, which were kvc-diff's
+    "formats/compare": 3080,  # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's
     "formats/container": 7040,  # version 1: content id, rotations, binary arguments, what blocks stand on
     "formats/file": 2350,  # lists of token ids and files of some tokens each, which were the tools'
     "formats/device": 3350,
     "formats/device/cuda": 500,
-    "formats/arguments": 150,
-    "formats/api": 6260,  # what the tools and the store did by themselves
-    "formats/store": 4210,  # tiers, checks and moves of objects, which were in kvc-store
+    "formats/arguments": 200,
+    "formats/api": 6350,  # checks of arguments; what the tools and the store did by themselves
+    "formats/store": 4340,  # checks of arguments; tiers, checks and moves of objects, which were in kvc-store
     "formats/store/tier": 700,
     "formats/store/backends": 9030,  # what doctor and stat asked of directories
     "cli": 5430,  # what kvc-pack says of profiles
