@@ -3,7 +3,8 @@
 .SECONDARY:
 MAKEFLAGS += --no-builtin-rules
 VERSION := $(shell sed -n "s/^.define KVC_VERSION_[MP][A-Z]* //p" formats/api/kvc.h | paste -sd.)
-SOVERSION := 0
+# of the shared libraries and of their symbols: what a version's first number promises
+SOVERSION := $(firstword $(subst ., ,$(VERSION)))
 
 CC ?= cc
 ifeq ($(origin CC),default)
@@ -86,7 +87,7 @@ CLI_OBJ := $(CLI_SRC:%.c=$B/%.o) $B/cli/html/template.o
 
 ## all: the six tools and the libraries, libkvc_cuda where there is nvcc, and the store's backends where there are their packages
 .PHONY: all
-all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc store cuda
+all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc store cuda python/kvc/version.py
 
 ## help: this list
 .PHONY: help
@@ -130,6 +131,13 @@ $B/kernels/%_vec.o $B/kernels/%_avx2.o $B/fuzz/kernels/%_vec.o $B/fuzz/kernels/%
 $B/kernels/%_avx512.o $B/fuzz/kernels/%_avx512.o: ISA = $(AVX512)
 $B/kernels/%_neondot.o $B/fuzz/kernels/%_neondot.o: ISA = $(NEONDOT)
 
+$B/cli/gpu.o: ISA := '-DKVC_CUDA_SONAME="libkvc_cuda.so.$(SOVERSION)"'
+
+# The version of the Python package, which is in git: without make there is no other.
+python/kvc/version.py: formats/api/kvc.h
+	$(Q){ echo '"""The version of kvc.h, from which make writes this file."""' && echo && echo 'VERSION = "$(VERSION)"'; } >$B/version.py && \
+	  { cmp -s $B/version.py $@ || cp $B/version.py $@; }
+
 # where profiles are installed is compiled in; DATADIR may have changed
 $B/profiles-folder: FORCE
 	@mkdir -p $(@D) && { echo '$(DATADIR)/profiles' | cmp -s - $@ || echo '$(DATADIR)/profiles' >$@; }
@@ -151,14 +159,15 @@ $B/libkvc.a: $(LIB_OBJ)
 	$(SAY) AR $@
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-# What a shared library exports: the functions that its header declares, as symbols of the version KVC_0. The rest is for the
+# What a shared library exports: the functions that its header declares, as symbols of the version KVC_SOVERSION. The rest is for the
 # tools and libraries of the same build, under a version that no other release has.
-$B/%.map: formats/api/%.h
+$B/%.map: formats/api/%.h formats/api/kvc.h
 	@mkdir -p $(@D)
-	$(Q){ echo 'KVC_0 { global:'; sed -n 's/^KVC_[A-Z_]*API [^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/  \1;/p' $(filter %.h,$^); \
+	$(Q){ echo 'KVC_$(SOVERSION) { global:'; sed -n '/^KVC_[A-Z_]*API /{ /(/!{ N; s/\n/ /; }; s/^[^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/  \1;/p; }' $< $(filter $(MAP_TOO),$^); \
 	  echo '}; KVC_PRIVATE_$(VERSION) { global: kvc_*; local: *; };'; } >$@
 
-$B/kvc.map: formats/api/kvc_inspect.h formats/api/kvc_comparing.h
+MAP_TOO := formats/api/kvc_inspect.h formats/api/kvc_comparing.h
+$B/kvc.map: $(MAP_TOO)
 $B/libkvc.so.$(VERSION): $(LIB_OBJ) $B/kvc.map
 	$(SAY) LD $@
 	$(LINK_SHARED) $(LIBS)

@@ -45,7 +45,7 @@ int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Prints the line about --help alone, after getopt_long() printed the reason. Returns EXIT_TROUBLE.
  */
 int cli_try_help(void);
-/* Prints "kvc-dump 0.9.0 (format 1)". `verbose` adds kernels, stages, presets and formats, and
+/* Prints "kvc-dump 1.0.0 (format 1)". `verbose` adds kernels, stages, presets and formats, and
  * calls more() (NULL: nothing), which prints lines about devices. Closes stdout; returns as
  * cli_finish() does. */
 int cli_version(int verbose, void (*more)(void));

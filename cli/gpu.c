@@ -9,7 +9,7 @@
 
 #define cli_unsupported(e, ...) kvc_error_set(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NOTHING, __VA_ARGS__)
 
-static const char soname[] = "libkvc_cuda.so.0", file_name[] = "libkvc_cuda.so." KVC_VERSION;
+static const char soname[] = KVC_CUDA_SONAME, file_name[] = "libkvc_cuda.so." KVC_VERSION;
 
 /* Looks up all functions of a library, which must have this version. */
 static int take_functions(struct cli_cuda *c, void *library, const char *name,
@@ -66,7 +66,7 @@ static int find_library(struct cli_cuda *c, struct kvc_error *e) {
     return status ? -1 : 0;
 }
 
-/* Returns the library, which stays open: $KVC_CUDA_LIBRARY, or libkvc_cuda.so.0 in the loader's
+/* Returns the library, which stays open: $KVC_CUDA_LIBRARY, or KVC_CUDA_SONAME in the loader's
  * search path, beside the program or in ../lib from there. NULL and *e if there is none, or it has
  * another version. */
 static const struct cli_cuda *get_cuda(struct kvc_error *e) {

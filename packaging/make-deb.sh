@@ -19,8 +19,10 @@ mkdir -p "$out"
 tar -xf "$archive" -C "$out"
 folder=$out/kvc-$version
 cp -r "$folder/packaging/debian" "$folder/debian"
+soversion=${version%%.*}
+for package in libkvc libkvc-store; do mv "$folder/debian/$package.install" "$folder/debian/$package$soversion.install"; done
 for file in changelog control; do
-    sed "s/@VERSION@/$version/; s/@MAINTAINER@/$maintainer/; s/@DATE@/$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")/" \
+    sed "s/@VERSION@/$version/; s/@SOVERSION@/$soversion/g; s/@MAINTAINER@/$maintainer/; s/@DATE@/$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")/" \
         "$folder/debian/$file.in" >"$folder/debian/$file"
     rm "$folder/debian/$file.in"
 done

@@ -40,7 +40,7 @@ rpm:
 	@$(MAKE) --no-print-directory dist build/kvc.spec
 	@SOURCE_DATE_EPOCH=$(COMMIT_TIME) sh packaging/make-rpm.sh $(DIST_TAR) build/kvc.spec build/rpm
 
-# The Python package without libraries, for those of the packages libkvc-store0 (Debian) or kvc-libs. Users take pip: python/README.md.
+# The Python package without libraries, for those of the packages libkvc-storeN (Debian) or kvc-libs. Users take pip: python/README.md.
 PYTHONDIR ?= $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 PYTHON_FILES := $(patsubst python/%,%,$(wildcard python/kvc/py.typed python/kvc/*.py python/kvc/connectors/*.py))
 PYTHON_INFO = $(DESTDIR)$(PYTHONDIR)/kvc-$(VERSION).dist-info

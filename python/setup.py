@@ -35,8 +35,9 @@ def libraries():
         sys.exit(f"{kvc} could not be built: see above, and README.md, 'Install'")
     if not (SOURCE / store).exists() and not make("store"):
         print("the wheel has no libkvc_store, and thus no prefix store: see above", file=sys.stderr)
-    found = {"libkvc.so.0": SOURCE / kvc, "libkvc_store.so.0": SOURCE / store,
-             "libkvc_cuda.so.0": SOURCE / f"libkvc_cuda.so.{version()}", **{p.name: p for p in SOURCE.glob("kvc_store_*.so")}}
+    major = version().split(".")[0]
+    found = {f"libkvc.so.{major}": SOURCE / kvc, f"libkvc_store.so.{major}": SOURCE / store,
+             f"libkvc_cuda.so.{major}": SOURCE / f"libkvc_cuda.so.{version()}", **{p.name: p for p in SOURCE.glob("kvc_store_*.so")}}
     return {name: path for name, path in found.items() if path.exists()}
 
 

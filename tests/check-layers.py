@@ -99,15 +99,16 @@ BUDGET = {
     # folders of profiles, the one for new ones, and the choice of one; a hash of all weights by all cores; queries
     # estimated from weights
     "formats/model": 7950,
-    "formats/compare": 3060,  # the steps of a comparison, and what differs beside values, which were kvc-diff's
+    "formats/compare": 3130,  # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's
     "formats/container": 7040,  # version 1: content id, rotations, binary arguments, what blocks stand on
     "formats/file": 2400,  # lists of token ids and files of some tokens each, which were the tools'; when queries are estimated
     "formats/device": 3350,
     "formats/device/cuda": 500,
-    "formats/arguments": 150,
-    # what the tools and the store did by themselves; weights for queries; folders of profiles, and how one fits
-    "formats/api": 6500,
-    "formats/store": 4210,  # tiers, checks and moves of objects, which were in kvc-store
+    "formats/arguments": 200,
+    # checks of arguments; what the tools and the store did by themselves; weights for queries; folders of profiles, and
+    # how one fits
+    "formats/api": 6600,
+    "formats/store": 4340,  # checks of arguments; tiers, checks and moves of objects, which were in kvc-store
     "formats/store/tier": 700,
     "formats/store/backends": 9030,  # what doctor and stat asked of directories
     "cli": 5720,  # when kvc-pack learns a profile, and how profiles are kept

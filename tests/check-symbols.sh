@@ -1,6 +1,6 @@
 #!/bin/sh
 # check-symbols.sh STATIC... SHARED HEADER [SHARED HEADER]... [-- BACKEND...]: libraries define kvc_ symbols only. A shared library exports the
-# functions that its HEADER (several: with colons between them) declares as symbols of KVC_0, and all else under KVC_PRIVATE_VERSION, for libraries of the same build.
+# functions that its HEADER (several: with colons between them) declares as symbols of KVC_N, and all else under KVC_PRIVATE_VERSION, for libraries of the same build.
 # No function is in two shared libraries: handles cross between them, so there must be one copy of each.
 set -eu
 status=0
@@ -24,7 +24,8 @@ note_defined() {
 }
 while [ $# -gt 1 ] && [ "$1" != -- ]; do
     # shellcheck disable=SC2046
-    sed -n 's/^KVC_[A-Z_]*API [^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/\1/p' $(echo "$2" | tr : ' ') | sort >"$scratch/declared"
+    cat $(echo "$2" | tr : ' ') | tr '\n' ' ' | grep -oE 'KVC_[A-Z_]*API [^(;]*\(' |
+        sed -n 's/.*[ *]\(kvc_[a-z0-9_]*\)($/\1/p' | sort >"$scratch/declared"
     nm -D --defined-only "$1" | awk '$2 != "A" {print $3}' | sort >"$scratch/all" # A: the version itself
     if grep -v '^kvc_[a-z0-9_]*@@KVC_\([0-9]*\|PRIVATE_[0-9.]*\)$' "$scratch/all" >&2; then
         echo "exported by $1 without a version" >&2

@@ -99,9 +99,9 @@ demo:
 	@$(MAKE) --no-print-directory all
 	@sh tests/demo.sh
 
-## check: the quick tests: unit tests, layers, words, symbols, options of the man pages
+## check: the quick tests: unit tests, layers, words, symbols, the interface, options of the man pages
 .PHONY: check
-check: all $(UNIT_BIN) check-layers check-words check-files check-symbols check-options
+check: all $(UNIT_BIN) check-layers check-words check-files check-symbols check-abi check-options
 	@sh tests/run.sh unit $B
 
 ## test: install missing packages as demo does, then everything: unit, CLI, golden, fixtures, fuzz replay, layers, symbols, install, man pages
@@ -405,10 +405,21 @@ FRESH ?= bookworm
 check-fresh:
 	@sh tests/check-fresh.sh $(FRESH)
 
-## check-abi: libkvc.so and libkvc_store.so against those of the last tag, by abidiff; ABI_BASE: another commit
-.PHONY: check-abi
-check-abi: libkvc.so.$(VERSION) $(STORE_SO)
-	@sh tests/check-abi.sh $(MAKE) libkvc.so.$(VERSION) $(STORE_SO)
+# the interface that version 1 promises
+ABI := tests/abi/kvc-1.txt
+## check-abi: the headers and the libraries against the interface that is recorded in tests/abi: nothing that programs use is gone
+.PHONY: check-abi check-abi-test
+check-abi: libkvc.so.$(VERSION) $(STORE_SO) $(if $(HAVE_CUDA),$(CUDA_SO))
+	@"$(PYTHON)" tests/abi.py check "$(CC)" $(ABI) $^
+
+## check-abi-test: check-abi reports every fault that is put into a recorded interface
+check-abi-test:
+	@CC="$(CC)" PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" tests/abi-test.py $(ABI)
+
+## abi: records the interface of the headers, where it only adds to what is recorded; ABI_BREAK=1: also else, before a new SONAME
+.PHONY: abi
+abi: $(if $(ABI_BREAK),,check-abi)
+	@mkdir -p $(dir $(ABI)) && "$(PYTHON)" tests/abi.py write "$(CC)" >$(ABI).new && mv $(ABI).new $(ABI)
 
 ## check-cuda: nvcc compiles the kernels for all targets without a warning, and no register of theirs is spilt
 .PHONY: check-cuda

@@ -20,8 +20,9 @@
  * the function sets the others. Later versions add fields at the end. Programs that were built with
  * an earlier kvc.h keep working: fields that they do not know are zero. A library that is older
  * than the program refuses fields that it does not know, where they are not zero. Structs that the
- * library owns begin with their size in the library. Structs without a size are fixed: they keep
- * their fields in all versions, and `reserved` ones are 0.
+ * library owns begin with their size in the library. Structs without a size are fixed, but for
+ * kvc_memory_array, whose size is told beside it: they keep their fields in all versions, and
+ * `reserved` ones are 0.
  *
  * Rows are told by (first, n): n of them from row `first` on. Positions are told by [first, end);
  * in options, end 0 is "to the last". Strides are bytes, of type int64_t. Kinds of parts and
@@ -46,7 +47,7 @@ extern "C" {
 #define KVC_VERSION_MAJOR 0
 #define KVC_VERSION_MINOR 9
 #define KVC_VERSION_PATCH 0
-KVC_API const char *kvc_version(void); /* of the library: "0.9.0" */
+KVC_API const char *kvc_version(void); /* of the library: "MAJOR.MINOR.PATCH" */
 /* the container version this library writes and the newest it reads */
 KVC_API unsigned kvc_version_of_format(void);
 

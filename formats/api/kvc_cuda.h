@@ -28,7 +28,7 @@ extern "C" {
 
 struct kvc_cuda_plan;
 
-KVC_CUDA_API const char *kvc_cuda_version(void); /* "0.9.0": that of libkvc */
+KVC_CUDA_API const char *kvc_cuda_version(void); /* that of libkvc */
 /* What this library was built for: "sm_80 sm_90 sm_100 PTX compute_100, CUDA 13.0". */
 KVC_CUDA_API const char *kvc_cuda_build(void);
 

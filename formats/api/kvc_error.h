@@ -24,9 +24,10 @@ enum kvc_code {
 
 /* How much of the caller's work is lost. */
 enum kvc_severity {
-    KVC_SEVERITY_RETRY, /* the same call may succeed later (memory, disk space) */
-    KVC_SEVERITY_ITEM,  /* this record, tensor or option failed; the rest of the file is usable */
-    KVC_SEVERITY_FILE   /* the rest of the file is unusable */
+    KVC_SEVERITY_RETRY = 0, /* the same call may succeed later (memory, disk space) */
+    KVC_SEVERITY_ITEM =
+        1,                /* this record, tensor or option failed; the rest of the file is usable */
+    KVC_SEVERITY_FILE = 2 /* the rest of the file is unusable */
 };
 
 /* What the caller has to say, or to give, for the call to succeed: messages do not name the options

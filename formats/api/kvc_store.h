@@ -28,7 +28,7 @@ struct kvc_store;
 struct kvc_store_namespace;
 struct kvc_store_hit;
 
-KVC_STORE_API const char *kvc_store_version(void); /* "0.9.0": that of libkvc */
+KVC_STORE_API const char *kvc_store_version(void); /* that of libkvc */
 
 /* --- stores --- */
 
@@ -300,7 +300,7 @@ struct kvc_store_event {
 };
 /* A descriptor that is readable while there are events. */
 KVC_STORE_API int kvc_store_fd(const struct kvc_store *s);
-/* Takes an event: 1, or 0 if there is none. Never waits. */
+/* Takes an event: 1, or 0 if there is none; -1 when event->size is not set. Never waits. */
 KVC_STORE_API int kvc_store_poll(struct kvc_store *s, struct kvc_store_event *event);
 
 /* --- looking after a store --- */
@@ -339,6 +339,15 @@ KVC_STORE_API size_t kvc_store_stats(const struct kvc_store *s, const char *form
                                      size_t size);
 /* Returns a counter by its name in them; 0 if there is none. */
 KVC_STORE_API uint64_t kvc_store_counter(const struct kvc_store *s, const char *name);
+struct kvc_store_counter_info {
+    size_t size; /* of this struct; set by the caller */
+    const char *name;
+    const char *what; /* in a line */
+    uint64_t value;
+};
+/* Counter i of all tiers; -1 past the last, or when info->size is not set. */
+KVC_STORE_API int kvc_store_counter_info(const struct kvc_store *s, size_t i,
+                                         struct kvc_store_counter_info *info);
 
 /* --- tiers --- */
 

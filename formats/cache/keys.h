@@ -3,7 +3,7 @@
 #ifndef KVC_KEYS_H
 #define KVC_KEYS_H
 
-#define KVC_KEY_PRODUCER "producer"             /* text: "kvc 0.9.0" */
+#define KVC_KEY_PRODUCER "producer"             /* text: "kvc 1.0.0" */
 #define KVC_KEY_SOURCE_FORMAT "source.format"   /* text: "llama.cpp GGSQ", "safetensors", ... */
 #define KVC_KEY_SOURCE_VERSION "source.version" /* u64, when the format has one */
 #define KVC_KEY_SOURCE_BYTES "source.bytes"     /* u64: size of the source file */

@@ -249,6 +249,7 @@ int kvc_store_fd(const struct kvc_store *s) {
 }
 
 int kvc_store_poll(struct kvc_store *s, struct kvc_store_event *event) {
+    if (!event || kvc_sized_check(event, "kvc_store_event", NULL)) return -1;
     uint64_t count;
     pthread_mutex_lock(&s->lock);
     struct kvc_event *x = s->events;
@@ -347,6 +348,15 @@ uint64_t kvc_store_counter(const struct kvc_store *s, const char *name) {
     for (unsigned i = 0; i < KVC_COUNTERS; i++)
         if (strcmp(counters[i].name, name) == 0) return s->count[i];
     return 0;
+}
+
+int kvc_store_counter_info(const struct kvc_store *s, size_t i,
+                           struct kvc_store_counter_info *info) {
+    if (i >= KVC_COUNTERS) return -1;
+    const struct kvc_store_counter_info own = {.name = counters[i].name,
+                                               .what = counters[i].help,
+                                               .value = s->count[i]};
+    return kvc_sized_give(info, &own, sizeof own, "kvc_store_counter_info", NULL);
 }
 
 size_t kvc_store_stats(const struct kvc_store *s, const char *form, char *text, size_t size) {

@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import arrays, cuda
-from ._lib import VERSION as __version__
 from .arrays import RawArray, dtype_name
 from .compare import Comparison, compare
 from .errors import Code, Error
 from .file import File, Tensor, join, model_identity, open
 from .pack import open_arrays, pack
 from .store import Hit, Namespace, Store
+from .version import VERSION as __version__
 
 __all__ = ["Code", "Comparison", "Error", "File", "Hit", "Prefix", "RawArray", "Namespace", "Store", "Tensor", "arrays", "compare",
            "cuda", "dtype_name", "join", "load", "model_identity", "open", "open_arrays", "pack", "save"]

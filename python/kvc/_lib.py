@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import AbstractSet, Any, Callable, Dict, Iterable, List, Mapping, Optional
 
 from .errors import Code, Error, error_of, kind_of
+from .version import VERSION
 
-VERSION = "0.9.0"
+MAJOR = VERSION.split(".")[0]
 FOLDER = Path(__file__).resolve().parent / "lib"  # of the libraries that a wheel brings
 
 u32, u64, i64, pointer, text = c.c_uint32, c.c_uint64, c.c_int64, c.c_void_p, c.c_char_p
@@ -223,6 +224,12 @@ STORE = {
 }
 
 
+def _fits(found: str) -> bool:
+    """Returns whether a library has all that this package calls: it has the same first number, and is not older."""
+    theirs, own = ([int(n) for n in version.split(".")[:2]] for version in (found, VERSION))
+    return theirs[0] == own[0] and (theirs >= own if own[0] else theirs == own)
+
+
 def _load(variable: str, name: str, functions: Any, version: str) -> c.CDLL:
     """Loads the library that the environment names, else the one of the wheel, else the system's."""
     own = FOLDER / name
@@ -236,12 +243,12 @@ def _load(variable: str, name: str, functions: Any, version: str) -> c.CDLL:
         raise Error(Code.UNSUPPORTED, f"{path} cannot be loaded: {problem}. Install libkvc ('make install' in kvc's source), or name "
                                       f"the library in {variable}") from None
     found = getattr(library, version)().decode()
-    if found.split(".")[:2] != VERSION.split(".")[:2]:
+    if not _fits(found):
         raise Error(Code.UNSUPPORTED, f"{path} is version {found}, and this package is for {VERSION}: install the same version of both")
     return library
 
 
-kvc = _load("KVC_LIBRARY", "libkvc.so.0", KVC, "kvc_version")
+kvc = _load("KVC_LIBRARY", f"libkvc.so.{MAJOR}", KVC, "kvc_version")
 _beside: Dict[str, c.CDLL] = {}
 _lock = threading.Lock()
 
@@ -250,7 +257,7 @@ def beside(name: str, variable: str, functions: Any) -> c.CDLL:
     """Returns a library over libkvc, loaded at the first call: not everybody has it."""
     with _lock:
         if name not in _beside:
-            library = _load(variable, f"{name}.so.0", functions, f"{name[3:]}_version")
+            library = _load(variable, f"{name}.so.{MAJOR}", functions, f"{name[3:]}_version")
             own, other = kvc.kvc_version().decode(), getattr(library, f"{name[3:]}_version")().decode()
             if own != other:  # they hand each other's handles around
                 raise Error(Code.UNSUPPORTED, f"libkvc is {own} and {name} {other}: install the same version of both")

@@ -6,6 +6,7 @@ import pickle
 import shutil
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from common import ROOT, SAMPLES, Case
@@ -345,7 +346,13 @@ class TestPackage(unittest.TestCase):
         header = (ROOT / "formats/api/kvc.h").read_text()
         numbers = [line.split()[2] for line in header.splitlines() if line.startswith("#define KVC_VERSION_")]
         self.assertEqual(kvc.__version__, ".".join(numbers))
-        self.assertIn(f'version = "{kvc.__version__}"', (ROOT / "python/pyproject.toml").read_text())
+
+    def test_fitting(self):
+        """A later library of the same first number serves; of 0.x that of the same second one."""
+        with mock.patch.object(_lib, "VERSION", "1.2.3"):
+            self.assertEqual([v for v in ("0.9.0", "1.1.9", "1.2.0", "1.10.0", "2.2.3") if _lib._fits(v)], ["1.2.0", "1.10.0"])
+        with mock.patch.object(_lib, "VERSION", "0.9.0"):
+            self.assertEqual([v for v in ("0.8.0", "0.9.4", "0.10.0", "1.9.0") if _lib._fits(v)], ["0.9.4"])
 
 
 if __name__ == "__main__":

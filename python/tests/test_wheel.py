@@ -10,6 +10,8 @@ from importlib import metadata
 
 from common import ROOT, Case
 
+from kvc import _lib
+
 PYTHON = ROOT / "python"
 
 
@@ -33,9 +35,9 @@ class TestWheel(Case):
         wheel, = (name for name in os.listdir(self.folder) if name.endswith(".whl"))
         self.assertRegex(wheel, r"^kvc-[\d.]+-py3-none-linux_\w+\.whl$")
         with zipfile.ZipFile(self.path(wheel)) as z:
-            self.assertIn("kvc/lib/libkvc.so.0", z.namelist())
+            self.assertIn(f"kvc/lib/libkvc.so.{_lib.MAJOR}", z.namelist())
             self.assertIn("kvc/py.typed", z.namelist())
-            stored = "kvc/lib/libkvc_store.so.0" in z.namelist()
+            stored = f"kvc/lib/libkvc_store.so.{_lib.MAJOR}" in z.namelist()
             z.extractall(self.path("site"))
         where = {key: value for key, value in os.environ.items() if not key.startswith("KVC_")}
         code = f"import kvc; print(kvc.__file__); kvc.open({str(ROOT / 'samples/tiny.kvc')!r}).check()"

@@ -12,9 +12,10 @@ As a module: Library().load(path, dtype, device) gives a DynamicCache and the pr
 
 Not for caches with latent, recurrent or sliding-window layers, for several sequences in a file, or for engines with pages
 (vLLM, SGLang, TensorRT-LLM: other names of layouts, in formats/api/pool_layouts.c). Needs torch and transformers, accelerate and gguf
-for --gguf; libkvc.so.0 and libkvc_cuda.so.0, which $KVC_LIBRARY and $KVC_CUDA_LIBRARY name where they are not installed."""
+for --gguf; libkvc and libkvc_cuda, which $KVC_LIBRARY and $KVC_CUDA_LIBRARY name where they are not installed."""
 import argparse
 import ctypes
+import ctypes.util
 import json
 import os
 import sys
@@ -58,8 +59,8 @@ class Library:
 
     def __init__(self, device=0):
         self.device = device
-        self.kvc = ctypes.CDLL(os.environ.get("KVC_LIBRARY", "libkvc.so.0"))
-        self.cuda = ctypes.CDLL(os.environ.get("KVC_CUDA_LIBRARY", "libkvc_cuda.so.0"))
+        self.kvc = ctypes.CDLL(os.environ.get("KVC_LIBRARY") or ctypes.util.find_library("kvc"))
+        self.cuda = ctypes.CDLL(os.environ.get("KVC_CUDA_LIBRARY") or ctypes.util.find_library("kvc_cuda"))
         for name, result in (("kvc_error_new", address), ("kvc_error_message", text), ("kvc_file_open", address),
                              ("kvc_file_tokens", ctypes.POINTER(ctypes.c_int32)), ("kvc_file_position", i64)):
             getattr(self.kvc, name).restype = result

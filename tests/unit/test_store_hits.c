@@ -353,6 +353,10 @@ static void events(void **state) {
     int came[REQUESTS] = {0};
     struct kvc_store_event event = {.size = sizeof event};
     put(ns, x);
+    const size_t event_size = event.size;
+    event.size = 0;
+    assert_int_equal(kvc_store_poll(s, &event), -1);
+    event.size = event_size;
     assert_int_equal(kvc_store_poll(s, &event), 0);
     for (int i = 0; i < REQUESTS; i++) {
         y[i] = calloc(1, sizeof *y[i]);
@@ -474,6 +478,13 @@ static void times(void **state) {
     assert_int_equal(kvc_dir_clean(&directory(s)->tier, &usual, &counts, &e), 0);
     assert_int_equal(load_and_compare(hit, x, 0, 2 * CHUNK), 0);
     assert_int_equal(counted(s, KVC_COUNT_GONE), 1);
+    struct kvc_store_counter_info info = {.size = sizeof info};
+    size_t n = 0;
+    for (uint64_t gone = 0; !kvc_store_counter_info(s, n, &info); n++) {
+        assert_true(*info.what && info.value == kvc_store_counter(s, info.name));
+        if (strcmp(info.name, "gone_objects") == 0) assert_int_equal(gone += info.value, 1);
+    }
+    assert_int_equal(n, KVC_COUNTERS);
     kvc_store_hit_free(hit);
     kvc_store_namespace_close(ns);
     kvc_store_close(s);

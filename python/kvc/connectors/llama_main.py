@@ -8,9 +8,9 @@ import sys
 import threading
 from typing import List, Optional
 
-from .._lib import VERSION
 from ..errors import Error
 from ..store import Store
+from ..version import VERSION
 from .llama_http import Server
 from .llama_model import Off, Prefixes
 from .llama_proxy import Proxy
