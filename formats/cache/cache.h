@@ -47,7 +47,7 @@ enum kvc_role {
 };
 const char *kvc_role_name(unsigned role);
 
-#define KVC_MAX_CELLS (UINT64_C(1) << 31) /* per part; also bounds token counts */
+#define KVC_MAX_CELLS (UINT64_C(1) << 31)     /* per part; also bounds token counts */
 #define KVC_POSITION_LIMIT (INT64_C(1) << 62) /* positions are below it, and above its negative */
 #define KVC_BLOCK KVC_MAX_BLOCK_ROWS /* maximum rows of a block, and the grid of its positions */
 #define KVC_RUN_BLOCKS 2 /* blocks in a read of many: some decoders are faster on two at once */
@@ -174,9 +174,9 @@ uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role
 int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n,
                          struct kvc_error *e);
 
-/* Sorts the cells and cuts blocks; refuses positions beyond KVC_POSITION_LIMIT. kvc_cache_add_part() gives positions 0, 1, ...; code that
- * changes pos[] calls kvc_cells_arrange() afterwards. kvc_cache_finish() does so for every part and
- * checks that the model is consistent. */
+/* Sorts the cells and cuts blocks; refuses positions beyond KVC_POSITION_LIMIT.
+ * kvc_cache_add_part() gives positions 0, 1, ...; code that changes pos[] calls kvc_cells_arrange()
+ * afterwards. kvc_cache_finish() does so for every part and checks that the model is consistent. */
 int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e);
 int kvc_cache_finish(struct kvc_cache *c, struct kvc_error *e);
 

@@ -153,7 +153,8 @@ static const char *wrong_refusal(const struct expected *x, enum step step,
               by_weights = has_prefix(x->name, "bad-project-") &&
                            (e->code == KVC_ERR_MODEL || e->code == KVC_ERR_USAGE);
     if (is_unsupported != (e->code == KVC_ERR_UNSUPPORTED) ||
-        (!is_unsupported && !by_weights && e->code != KVC_ERR_DAMAGED && e->code != KVC_ERR_UNKNOWN))
+        (!is_unsupported && !by_weights && e->code != KVC_ERR_DAMAGED &&
+         e->code != KVC_ERR_UNKNOWN))
         return "not refused with the code expected";
     /* EXTENTS is section 0 of its record: what is wrong in it is said to be there */
     if (step == OPEN && has_prefix(x->name, "bad-extents-") &&
