@@ -100,7 +100,7 @@ BUDGET = {
     # estimated from weights
     "formats/model": 7950,
     "formats/compare": 3130,  # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's
-    "formats/container": 7040,  # version 1: content id, rotations, binary arguments, what blocks stand on
+    "formats/container": 7100,  # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes
     "formats/file": 2400,  # lists of token ids and files of some tokens each, which were the tools'; when queries are estimated
     "formats/device": 3350,
     "formats/device/cuda": 500,

@@ -118,8 +118,7 @@ static int check_table(const struct kvc_cache *c, const struct kvc_place *place,
     if (place->tensor >= c->n_tensors) return 0; /* refused with the region */
     const struct kvc_tensor *t = &c->tensor[place->tensor];
     const struct kvc_strides due = kvc_strides_canonical(&t->shape);
-    if (t->source.token == due.token && t->source.head == due.head &&
-        t->source.block == due.block && t->source_size == kvc_tensor_bytes(t))
+    if (memcmp(&t->source, &due, sizeof due) == 0 && t->source_size == kvc_tensor_bytes(t))
         return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED,
                     "tensor %" PRIu32 " lies in places, and its strides are not canonical",

@@ -255,15 +255,13 @@ static int read_rotations(const struct kvc_cache *c, struct kvc_records *k, cons
 /* Refuses tensors whose pipeline has a stage that does not take them. */
 static int check_pipelines(const struct kvc_cache *c, const struct kvc_records *k,
                            struct kvc_error *e) {
-    for (uint32_t t = 0; t < c->n_tensors; t++) {
-        if (kvc_pipeline_accepts(kvc_records_pipeline(k, t), &c->tensor[t].shape, e)) continue;
-        char label[64];
-        if (e) e->code = KVC_ERR_DAMAGED;
-        kvc_tensor_label(c, t, label, sizeof label);
-        kvc_error_prefix(e, label);
-        return kvc_error_prefix(e, "table");
-    }
-    return 0;
+    uint32_t t = 0;
+    while (t < c->n_tensors &&
+           kvc_pipeline_accepts(kvc_records_pipeline(k, t), &c->tensor[t].shape, e))
+        t++;
+    if (t == c->n_tensors) return 0;
+    if (e) e->code = KVC_ERR_DAMAGED;
+    return kvc_error_prefix(e, "table");
 }
 
 /* Reads all tables. rotation_of has room for a number a tensor. */

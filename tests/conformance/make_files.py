@@ -3055,6 +3055,7 @@ def project_files():
                         **({"profile.sha256": (6, hashlib.sha256(Profile(ANGLES).bytes()).digest())} if not own else {})})
         if not own:
             coded[2] = lambda t, rows: [Section(RAW, b"".join(rows), stage=0)]
+        c.meta |= how.get("meta", {})
         c.rotations, c.coded = [(pairing, list(angles))], coded
         c.same = how.get("same", {})
         f = c.file()
@@ -3091,6 +3092,8 @@ def project_files():
     broken("tensor-none", "not one of hidden states", "K is to be rebuilt from tensor 3, which is not there.", hidden(0, u32(3)))
     broken("channels", "shape", "Hidden states of five channels, which have four.", hidden(4, u32(5)))
     broken("no-norm", "no norm", "A norm, and weights that have none.", lambda f: hidden(40, u8(1))(f), weights=Weights(normed=False))
+    broken("pairing", "pairing", "rope.pairing is a word that means nothing.", meta={"rope.pairing": text("yarn")})
+    broken("rope-dim", "cannot rotate", "rope.dim is five, of heads of four channels.", meta={"rope.dim": (2, u64(5))})
     broken("position", "no hidden state", "A row at a position without a hidden state.", positions=[9, 7, 6])
     def foreseen(f):
         """The hidden states in the cache's own part, predicted from the K that is rebuilt from them."""

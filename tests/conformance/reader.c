@@ -73,6 +73,7 @@ static int status_of(const struct kvc_error *e) {
     switch (kvc_error_code(e)) {
     case KVC_ERR_UNKNOWN:
     case KVC_ERR_MODEL:
+    case KVC_ERR_USAGE: /* of facts, by which weights cannot be used */
     case KVC_ERR_DAMAGED: return 1;
     case KVC_ERR_UNSUPPORTED: return 2;
     default: return 3;

@@ -1039,7 +1039,11 @@ class Kvc:
         for (matrix, _), t in zip(keyed[:2], sorted(layer, key=lambda t: t.role)):
             need(matrix.shape == (channels, t.heads * t.dim), "the weights are of another shape")
         key = next(t for t in layer if t.role == 0)
-        pairing, half = self.meta.get("rope.pairing"), (self.meta.get("rope.dim") or key.dim) // 2
+        pairing = self.meta.get("rope.pairing")
+        need(pairing in ("halves", "interleaved", "none"), "rope.pairing is unknown, and K is rebuilt")
+        turned = self.meta.get("rope.dim") or (0 if pairing == "none" else key.dim)
+        need(turned <= key.dim and turned % 2 == 0, "rope.dim: not an even number of the channels of a head")
+        half = turned // 2
         need(hashlib.sha256(self.weights.hashed(keyed)).digest() == fingerprint, "other weights than those of the file")
         matrix, bias = keyed[tensor.role]
         if tensor.role == 0 and pairing == "interleaved":  # the file pairs channels as halves

@@ -150,7 +150,8 @@ static const char *wrong_refusal(const struct expected *x, enum step step,
     if (strcmp(step_name[step], x->where) != 0) return "not refused where expected";
     if (!strstr(e->message, x->words)) return "not refused with the words expected";
     const int is_unsupported = has_prefix(x->name, "unsupported-"),
-              by_weights = has_prefix(x->name, "bad-project-") && e->code == KVC_ERR_MODEL;
+              by_weights = has_prefix(x->name, "bad-project-") &&
+                           (e->code == KVC_ERR_MODEL || e->code == KVC_ERR_USAGE);
     if (is_unsupported != (e->code == KVC_ERR_UNSUPPORTED) ||
         (!is_unsupported && !by_weights && e->code != KVC_ERR_DAMAGED &&
          e->code != KVC_ERR_UNKNOWN))
