@@ -710,7 +710,7 @@ class Kvc:
             value = self.meta.get(key)
             if form == "<f":
                 with np.errstate(all="ignore"):
-                    return b"" if value is None else np.float32(value).tobytes()
+                    return b"" if value is None else np.array(value, "<f4").tobytes()
             return b"" if value is None else struct.pack(form, value)
 
         lossy = any(stage in LOSSY for stages in self.pipelines for stage, _ in stages)

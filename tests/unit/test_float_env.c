@@ -69,6 +69,7 @@ static void packs_and_decodes_alike(void **state) {
     fenv_t before;
     fegetenv(&before);
     const struct probe usual = probe();
+    unsigned n_tried = 0;
     for (size_t i = 0; i < sizeof lossy / sizeof lossy[0]; i++) {
         const struct kvc_pack_options options = {.recipe = recipe_of(lossy[i]), .threads = 2};
         struct kvc_error e;
@@ -79,7 +80,8 @@ static void packs_and_decodes_alike(void **state) {
             size_t n[4];
             if (!set(env)) continue;
             const struct probe mine = probe();
-            assert_memory_not_equal(&mine, &usual, sizeof mine);
+            if (memcmp(&mine, &usual, sizeof mine) == 0) continue; /* as under some emulators */
+            n_tried++;
             struct kvc_buffer packed = pack(c, &options, NULL);
             struct kvc_cache *back = open_bytes(&in, usually.data, usually.n);
             const int status = kvc_container_check(back, 2, &e);
@@ -103,6 +105,7 @@ static void packs_and_decodes_alike(void **state) {
         free(usually.data);
     }
     kvc_cache_free(c);
+    assert_true(n_tried > 0);
 }
 
 /* Files with a profile, whose bases and predictors are made when a block is first read, and one
