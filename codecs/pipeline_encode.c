@@ -145,6 +145,9 @@ int kvc_encoder_begin(struct kvc_encoder *x, unsigned i, const struct kvc_block 
     const struct kvc_stage *s = kvc_pipeline_stage(x->pipeline, i);
     if (s->end) s->end(x->state[i]);
     x->state[i] = NULL;
+    for (unsigned k = 0; k < i; k++)
+        if (s->flags & KVC_STAGE_MARKS && kvc_pipeline_stage(x->pipeline, k) == s)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s occurs twice in the recipe", s->name);
     if (i == kvc_pipeline_first(x->pipeline, KVC_STAGE_LOOKS)) kvc_sections_clear(&x->side);
     return s->begin(&x->pipeline->step[i].args, x->encoding, like, &x->state[i], e)
                ? kvc_error_prefix(e, s->name)

@@ -33,7 +33,7 @@ def seeds(target):
         folder.mkdir(parents=True, exist_ok=True)
         for path in (ROOT / "tests/conformance/files").glob("*.kvc"):
             for mode in MODES:
-                if path.stat().st_size <= 16384:
+                if path.stat().st_size <= 32768:
                     (folder / f"{path.stem}-{mode}").write_bytes(bytes([mode]) + path.read_bytes())
         folders.append(folder)
     return folders

@@ -290,6 +290,7 @@ static void without_queries(void **state) {
     struct layer l = make_layer(KVC_F16, 20, 2, 16);
     must_not_code("saliency:0.6,quant:zip:bits=4", &l, K, "no queries");
     must_not_code("saliency:0.6:norm=paper,quant:zip:bits=4", &l, V, "no queries");
+    must_not_code("saliency:0.6:by=knorm,saliency:0.3:by=knorm,split", &l, K, "occurs twice");
     must_not_code("prune:k=0.5,split", &l, K, "no queries");
     must_not_code("prune:v=0.5,split", &l, V, "no queries");
     check_prune(&l, K, 50, L2, 0, 32, 0, 20);
