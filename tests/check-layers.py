@@ -98,7 +98,7 @@ BUDGET = {
     # folders of profiles and the choice of one; a hash of all weights by all cores
     "formats/model": 7270,
     "formats/compare": 3010,  # the steps of a comparison, and what differs beside values, which were kvc-diff's
-    "formats/container": 7060,  # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes
+    "formats/container": 7080,  # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes
     "formats/file": 2350,  # lists of token ids and files of some tokens each, which were the tools'
     "formats/device": 3350,
     "formats/device/cuda": 500,
