@@ -44,17 +44,22 @@ def cpu_seconds():
     return used.ru_utime + used.ru_stime
 
 
+def failures(found, target):
+    """Inputs that failed: not those that were only slow, on a machine with other work."""
+    return {p for p in found.glob(f"{target}-*") if p.suffix != ".log" and "-slow-unit-" not in p.name}
+
+
 def run(build, target, seconds):
     """One run of a target; returns its CPU seconds, executions, edges and the inputs that failed."""
     grown, found = ROOT / "build/fuzz-corpus" / target, ROOT / "build/fuzz-found"
     grown.mkdir(parents=True, exist_ok=True)
     found.mkdir(parents=True, exist_ok=True)
-    began, before = cpu_seconds(), set(found.glob(f"{target}-*"))
+    began, before = cpu_seconds(), failures(found, target)
     text = subprocess.run([build / f"fuzz/fuzz_{target}", f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=2000",
                            "-print_final_stats=1", f"-artifact_prefix={found}/{target}-", grown, *seeds(target)],
                           stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=ROOT, preexec_fn=lambda: os.nice(19)).stderr
     text = text.decode(errors="replace")
-    new = sorted(set(found.glob(f"{target}-*")) - before)
+    new = sorted(failures(found, target) - before)
     if new:
         (found / f"{new[0].name}.log").write_text(text[-20000:])
     executions = re.findall(r"number_of_executed_units: (\d+)", text) or re.findall(r"^#(\d+)", text, re.M) or ["0"]
