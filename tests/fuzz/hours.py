@@ -7,7 +7,6 @@ BUILD is the folder with fuzz/fuzz_TARGET. Grown corpora are kept in build/fuzz-
 build/fuzz-found. Exit code 1 when there are any of this call.
 """
 import datetime
-import itertools
 import os
 import pathlib
 import re
@@ -77,18 +76,18 @@ def main(build, hours, *targets):
     build = pathlib.Path(build).resolve()
     there = sorted(p.stem[5:] for p in FUZZ.glob("fuzz_*.c"))
     targets = targets or sorted(there, key=lambda t: (t not in SECONDS, t))
-    end, failed = time.time() + float(hours) * 3600, 0
-    for target in itertools.cycle(targets):
-        seconds = min(SECONDS.get(target, OTHERS), int(end - time.time()))
-        if seconds <= 0:
-            break
-        cpu, executions, edges, new = run(build, target, seconds)
-        failed += len(new)
+    targets, end, failed = list(targets), time.time() + float(hours) * 3600, False
+    while targets and time.time() + 1 < end:
+        target = targets.pop(0)
+        cpu, executions, edges, new = run(build, target, min(SECONDS.get(target, OTHERS), int(end - time.time())))
         line = f"| {datetime.date.today()} | {commit()} | {target} | {cpu:.0f} | {executions} | {edges} | {len(new)} |"
         with LOG.open("a") as log:
             log.write(line + "\n")
         print(line, *new, flush=True)
-    return failed > 0
+        failed |= bool(new)
+        if not new:  # it would fail again
+            targets.append(target)
+    return failed
 
 
 if __name__ == "__main__":
