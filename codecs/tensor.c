@@ -86,6 +86,7 @@ enum way { IN, OUT, OUT_PAST }; /* from a layout, to a layout, to a layout past 
 /* Copies n pieces of `size` bytes, row_step and other_step bytes apart. */
 static void move(uint8_t *row, uint64_t row_step, uint8_t *other, uint64_t other_step, uint64_t n,
                  uint64_t size, enum way way) {
+    if (n <= 1) row_step = other_step = 0; /* of one piece it may be any */
     if (way == IN) kvc_kernels_get()->copy_pieces(row, row_step, other, other_step, n, size, 0);
     else kvc_kernels_get()->copy_pieces(other, other_step, row, row_step, n, size, way == OUT_PAST);
 }
@@ -95,11 +96,12 @@ static void heads_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *sha
                        const struct kvc_strides *s, uint64_t n, enum way way) {
     const uint64_t size = kvc_dtype_info(shape->dtype)->size, blocks = head_blocks(shape),
                    row = kvc_row_bytes(shape);
-    for (uint64_t h = 0; h < shape->heads; h++, rows += blocks * size, base += s->head) {
-        if (s->block == size) move(rows, row, base, s->token, n, blocks * size, way);
+    for (uint64_t h = 0; h < shape->heads; h++) { /* the stride of a single head may be any */
+        uint8_t *to = rows + h * blocks * size, *from = base + h * s->head;
+        if (s->block == size) move(to, row, from, s->token, n, blocks * size, way);
         else
             for (uint64_t b = 0; b < blocks; b++)
-                move(rows + b * size, row, base + b * s->block, s->token, n, size, way);
+                move(to + b * size, row, from + b * s->block, s->token, n, size, way);
     }
 }
 
@@ -107,13 +109,14 @@ static void heads_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *sha
 static void turned_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *shape,
                         const struct kvc_strides *s, uint64_t n, enum way way) {
     const uint64_t size = s->token, blocks = head_blocks(shape), row = kvc_row_bytes(shape);
-    for (uint64_t h = 0; h < shape->heads; h++, rows += blocks * size, base += s->head) {
+    for (uint64_t h = 0; h < shape->heads; h++) {
+        uint8_t *to = rows + h * blocks * size, *from = base + h * s->head;
         if (size == 2 && way == IN)
-            kvc_kernels_get()->transpose_2(rows, row, base, s->block, blocks, n);
-        else if (size == 2) kvc_kernels_get()->transpose_2(base, s->block, rows, row, n, blocks);
+            kvc_kernels_get()->transpose_2(to, row, from, s->block, blocks, n);
+        else if (size == 2) kvc_kernels_get()->transpose_2(from, s->block, to, row, n, blocks);
         else
             for (uint64_t b = 0; b < blocks; b++)
-                move(rows + b * size, row, base + b * s->block, size, n, size, way);
+                move(to + b * size, row, from + b * s->block, size, n, size, way);
     }
 }
 

@@ -253,7 +253,11 @@ struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_sele
                  f->name, o.first, o.end);
         return NULL;
     }
-    struct kvc_selection selection = {o.first, o.end, o.layers, o.n_layers, o.no_companions};
+    struct kvc_selection selection = {.first = o.first,
+                                      .end = o.end,
+                                      .layers = o.layers,
+                                      .n_layers = o.n_layers,
+                                      .no_companions = o.no_companions};
     if (o.whole && narrow(f, &selection, e)) return NULL;
     struct kvc_file *view = kvc_file_view(f, e);
     if (!view) return NULL;

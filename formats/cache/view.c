@@ -311,6 +311,11 @@ static int cut_tokens(struct kvc_cache *c, const struct kvc_cache *parent,
     return begin ? kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, begin, e) : 0;
 }
 
+static int is_left_out(const struct kvc_selection *s, enum kvc_part_kind kind) {
+    return (s->no_companions && kind == KVC_PART_COMPANION) ||
+           (s->no_snapshots && kind == KVC_PART_SNAPSHOT);
+}
+
 struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_selection *s,
                                   struct kvc_error *e) {
     struct keep k;
@@ -318,12 +323,11 @@ struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_se
     int status = s->end ? keep_tokens(c, s, &k, e) : 0;
     uint32_t layers = 0;
     for (uint32_t i = 0; i < c->n_parts; i++)
-        if (s->no_companions && c->part[i].kind == KVC_PART_COMPANION) k.part[i] = 0;
+        if (is_left_out(s, c->part[i].kind)) k.part[i] = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t index = c->layer[i].index;
         if (s->layers) k.layer[i] = index < s->n_layers && s->layers[index];
-        if (s->no_companions && c->part[c->layer[i].part].kind == KVC_PART_COMPANION)
-            k.layer[i] = 0;
+        if (is_left_out(s, c->part[c->layer[i].part].kind)) k.layer[i] = 0;
         layers += k.layer[i];
     }
     if (!status && !layers)

@@ -13,6 +13,7 @@ struct kvc_selection {
     const uint8_t *layers; /* layers[i] != 0 keeps model layer i < n_layers; NULL: all */
     uint32_t n_layers;
     int no_companions; /* leaves out queries and hidden states */
+    int no_snapshots;  /* leaves out snapshots */
 };
 
 /* Makes a view of the selection. Refuses a token range for window, state and snapshot

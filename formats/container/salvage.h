@@ -65,8 +65,8 @@ void kvc_survey_free(struct kvc_survey *s);
 /* Returns 1 if every row of every tensor is whole. */
 int kvc_survey_all_whole(const struct kvc_survey *s, const struct kvc_cache *c);
 /* Narrows a selection to the longest run of positions, from its first one on, that is whole in all
- * K, V, latents and states of its layers. Leaves companions out if they are not whole there.
- * Returns -1 if no position is left. */
+ * K, V, latents and states of its layers. Leaves companions out if they are not whole there, and
+ * snapshots if one is not whole. Returns -1 if no position is left. */
 int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c,
                       struct kvc_selection *selection, struct kvc_error *e);
 

@@ -394,19 +394,21 @@ int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c,
                                                                        : INT64_MAX)
                               : INT64_MIN;
     int64_t end = (int64_t)limit;
-    /* companions are compared with the range that the first turn found */
-    for (int companions = 0; companions < 2; companions++)
+    /* what is no part of the range is compared with the range that the first turn found */
+    for (int others = 0; others < 2; others++)
         for (uint32_t t = 0; t < c->n_tensors; t++) {
             const uint32_t index = c->layer[c->tensor[t].layer].index;
             if (selection->layers && (index >= selection->n_layers || !selection->layers[index]))
                 continue;
-            if (companions ? kvc_tensor_part(c, t)->kind != KVC_PART_COMPANION : !counts(c, t))
-                continue;
+            if (counts(c, t) == others) continue;
+            const int companion = kvc_tensor_part(c, t)->kind == KVC_PART_COMPANION;
             for (uint64_t b = k->first_block[t]; b < k->first_block[t + 1]; b++) {
                 const struct range r = range_of(c, t, b - k->first_block[t]);
-                if (s->whole[b] || r.end <= first || r.first >= end) continue;
-                if (companions) selection->no_companions = 1;
-                else end = r.first > first ? r.first : first;
+                if (s->whole[b]) continue;
+                if (others && !companion) selection->no_snapshots = 1; /* whatever its positions */
+                if (r.end <= first || r.first >= end) continue;
+                if (!others) end = r.first > first ? r.first : first;
+                else if (companion) selection->no_companions = 1;
             }
         }
     if (end <= 0 || end <= first) {

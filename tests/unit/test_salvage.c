@@ -333,6 +333,45 @@ static void test_narrow(void **unused) {
     free(b.data);
 }
 
+/* A window and two snapshots of it: what is damaged of these is left out, and the window read. */
+static void test_narrow_snapshots(void **unused) {
+    struct kvc_error e;
+    struct kvc_input file, in;
+    struct kvc_selection x = {.first = 0};
+    (void)unused;
+    assert_int_equal(kvc_input_open(&file, KVC_FIXTURES "/good-same.kvc", &e), 0);
+    uint8_t *bytes = malloc(file.size);
+    assert_non_null(bytes);
+    memcpy(bytes, file.data, file.size);
+    in = input_of(bytes, file.size);
+    struct kvc_cache *good = kvc_format_import(&kvc_format_kvc, &in, NULL, &e);
+    assert_non_null(good);
+    assert_int_equal(kvc_tensor_part(good, 5)->kind, KVC_PART_SNAPSHOT);
+    bytes[find_record(good, KVC_RECORD_BLOCK, 5, 0).offset + 60] ^= 4;
+    kvc_cache_free(good);
+    struct kvc_cache *c = kvc_import_damaged(&in, NULL, &e);
+    assert_non_null(c);
+    const struct kvc_survey *s = kvc_salvage_survey(c, 1, &e);
+    assert_non_null(s);
+    assert_int_equal(s->n, 1);
+    assert_int_equal(kvc_survey_narrow(s, c, &x, &e), 0);
+    assert_true(x.no_snapshots && !x.no_companions);
+    struct kvc_cache *view = kvc_view_select(c, &x, &e);
+    assert_non_null(view);
+    assert_int_equal(view->n_parts, 1);
+    assert_int_equal(view->n_tensors, 2);
+    for (uint32_t t = 0; t < view->n_tensors; t++) {
+        uint8_t rows[64];
+        assert_true(kvc_row_bytes(&view->tensor[t].shape) <= sizeof rows);
+        assert_int_equal(view->read(view, t, 0, 1, rows, &e), 0);
+    }
+    kvc_cache_free(view);
+    kvc_cache_free(c);
+    kvc_input_close(&in);
+    kvc_input_close(&file);
+    free(bytes);
+}
+
 /* Every file that a reader refuses can be surveyed, and what is said of its table is a reason. */
 static void test_refused_files(void **unused) {
     struct dirent **list;
@@ -365,7 +404,7 @@ int main(void) {
         cmocka_unit_test(test_refused_files), cmocka_unit_test(test_lossless),
         cmocka_unit_test(test_references),    cmocka_unit_test(test_side_data),
         cmocka_unit_test(test_pairs),         cmocka_unit_test(test_what_goes_with_it),
-        cmocka_unit_test(test_narrow),
+        cmocka_unit_test(test_narrow),        cmocka_unit_test(test_narrow_snapshots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
