@@ -100,8 +100,8 @@ static int check_file(struct dump_out *o, const char *path, struct settings *s) 
 /* Shows a file that could not be opened, where it is a profile or a model's weights. */
 static int show_no_cache(struct dump_out *o, const char *path, const struct settings *s,
                          struct kvc_error *e) {
-    const int code = kvc_error_code(e),
-              no_cache = code == KVC_ERR_UNKNOWN || code == KVC_ERR_UNSUPPORTED;
+    const enum kvc_code code = kvc_error_code(e);
+    const int no_cache = code == KVC_ERR_UNKNOWN || code == KVC_ERR_UNSUPPORTED;
     if (no_cache && s->mode == SUMMARY && !dump_no_cache(o, path, e)) return EXIT_SAME;
     dump_failed(o, path, e);
     cli_error(e);

@@ -66,7 +66,7 @@ void cli_report_alone_end(struct cli_report *r, const struct kvc_error *e) {
     cli_json_end(&r->json);
 }
 
-static const char *kind_of(int code) {
+static const char *kind_of(enum kvc_code code) {
     switch (code) {
     case KVC_ERR_USAGE: return "usage";
     case KVC_ERR_MEMORY: return "memory";

@@ -29,7 +29,7 @@ static int add_namespace(struct store_namespaces *namespaces, struct kvc_store_n
  */
 static int take_named(struct store_tool *t, const char *name, struct store_namespaces *namespaces) {
     struct kvc_store_namespace *ns = kvc_store_namespace_named(t->s, name, &t->of_namespace, t->e);
-    const int code = kvc_error_code(t->e);
+    const enum kvc_code code = kvc_error_code(t->e);
     if (ns) return add_namespace(namespaces, ns) ? EXIT_TROUBLE : EXIT_SAME;
     /* or not signed: one that anybody wrote must not hide the others */
     const int damaged = code == KVC_ERR_DAMAGED || code == KVC_ERR_VERIFY;
@@ -157,7 +157,7 @@ static void print_hit(struct store_tool *t, const struct store_found *found) {
 
 /* Says why less was read than was found, and what to do. */
 static void explain_loss(const struct kvc_error *e) {
-    const int code = kvc_error_code(e);
+    const enum kvc_code code = kvc_error_code(e);
     const char *advice = "an object cannot be read at present";
     if (code == KVC_OK) advice = "what was found is not there any more";
     else if (code == KVC_ERR_VERIFY)

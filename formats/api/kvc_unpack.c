@@ -23,7 +23,7 @@ struct unpacking {
     struct kvc_callback callback;
 };
 
-static void note(const struct unpacking *u, int number, const char *text) {
+static void note(const struct unpacking *u, enum kvc_note number, const char *text) {
     if (u->o.note) u->o.note(u->o.note_state, number, u->f->name, text);
 }
 
