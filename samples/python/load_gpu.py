@@ -45,13 +45,13 @@ def struct(name, **fields):
 # As kvc.h and kvc_cuda.h declare them.
 TensorInfo = struct("TensorInfo", size=csize, part=text, role=text, dtype=text, layer=u32, stream=u32, snapshot=u32, rows=u64, heads=u64,
                     dim=u64, row_bytes=u64)
-Strides = struct("Strides", layer=i64, kv=i64, page=i64, token=i64, head=i64, dim=i64)
-Pool = struct("Pool", layers=u64, pages=u64, page_size=u64, heads=u64, dim=u64, value_bytes=u64)
+Strides = struct("Strides", layer=i64, kv=i64, page=i64, token=i64, head=i64, dim=i64, reserved=i64 * 2)
+Pool = struct("Pool", layers=u64, pages=u64, page_size=u64, heads=u64, dim=u64, value_bytes=u64, reserved=u64 * 2)
 Destination = struct("Destination", size=csize, layout=text, pool=Pool, strides=Strides, bases=ctypes.POINTER(u64), n_bases=u64, dtype=text,
                      table=ctypes.POINTER(u32), n_table=u64, first=u64, first_layer=u32)
 Options = struct("Options", size=csize, device=ctypes.c_int, threads=ctypes.c_uint, slots=ctypes.c_uint, slot_bytes=u64,
-                 multiprocessors=ctypes.c_uint, verify=ctypes.c_int, first=i64, end=i64, layers=ctypes.POINTER(u8),
-                 n_layers=u32, profile=text, model=text, weights=text, direct=ctypes.c_int)
+                 multiprocessors=ctypes.c_uint, verify=ctypes.c_int, first=u64, end=u64, layers=ctypes.POINTER(u8),
+                 n_layers=u32, profile=text, model=text, weights=text, direct=ctypes.c_int, profile_folders=text)
 
 
 class Library:
