@@ -315,6 +315,11 @@ profile: all
 lossless-table: all
 	@PYTHON="$(PYTHON)" sh tests/quality/lossless.sh . samples/smollm2-135m-instruct-predict.kvcp
 
+## learnt-table: ratios and KLDs of slots of llama.cpp with a profile that kvc-pack learnt by itself, and without
+.PHONY: learnt-table
+learnt-table: all
+	@PYTHON="$(PYTHON)" sh tests/quality/learnt.sh .
+
 ## tsan: unit tests and threaded tools under the thread sanitizer
 .PHONY: tsan
 tsan:
