@@ -65,14 +65,11 @@ static const struct cli_option options[] = {
 /* Finds a command. NULL: there is none, and a message was printed. */
 static const struct command *find_command(const char *name) {
     const char *names[COMMANDS + 1] = {NULL};
-    char near[128];
     for (size_t i = 0; i < COMMANDS; i++) {
         names[i] = commands[i].name;
         if (strcmp(names[i], name) == 0) return &commands[i];
     }
-    kvc_similar_names(name, names, near, sizeof near);
-    cli_usage("there is no command '%s'%s%s%s", name, *near ? "; did you mean " : "", near,
-              *near ? "?" : "");
+    cli_no_command(name, names, NULL);
     return NULL;
 }
 

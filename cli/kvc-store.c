@@ -153,16 +153,14 @@ static const struct command *find_command(const char *name) {
     static const char *const removing[] = {"rm",     "remove", "del",   "delete",
                                            "unlink", "erase",  "forget"};
     const char *names[COMMANDS + 1] = {NULL};
-    char near[128];
     for (size_t i = 0; i < COMMANDS; i++) {
         names[i] = commands[i].name;
         if (strcmp(names[i], name) == 0) return &commands[i];
     }
-    kvc_similar_names(name, names, near, sizeof near);
+    const char *meant = NULL;
     for (size_t i = 0; i < sizeof removing / sizeof removing[0]; i++)
-        if (strcmp(removing[i], name) == 0) snprintf(near, sizeof near, "drop");
-    cli_usage("there is no command '%s'%s%s%s", name, *near ? "; did you mean " : "", near,
-              *near ? "?" : "");
+        if (strcmp(removing[i], name) == 0) meant = "drop";
+    cli_no_command(name, names, meant);
     return NULL;
 }
 

@@ -379,3 +379,10 @@ int cli_take_options(const struct cli_command_line *line, int argc, char **argv)
     if (cli_given("version")) exit(cli_version(cli_given("verbose"), line->print_devices));
     return 0;
 }
+
+int cli_no_command(const char *name, const char *const *names, const char *meant) {
+    char near[128];
+    if (!meant) meant = kvc_similar_names(name, names, near, sizeof near);
+    return cli_usage("there is no command '%s'%s%s%s", name, *meant ? "; did you mean " : "", meant,
+                     *meant ? "?" : "");
+}

@@ -96,6 +96,9 @@ struct cli_command_line {
  * "required" argument, words that it may be, help, name of the argument; separated by tabs. The
  * rows of commands have "-" and a name. */
 int cli_take_options(const struct cli_command_line *line, int argc, char **argv);
+/* Says that a tool has no such command, and which of `names`, which ends with NULL, it may be:
+ * `meant`, or if that is NULL one with a similar name. Returns EXIT_TROUBLE. */
+int cli_no_command(const char *name, const char *const *names, const char *meant);
 /* Returns 1 if an option was given, by its name in the table. */
 int cli_given(const char *name);
 /* Refuses two given options of these names, which are separated by spaces. 0, or EXIT_TROUBLE
