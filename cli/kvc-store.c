@@ -111,6 +111,9 @@ static const struct cli_option options[] = {
     {"recipe", 'r', "RECIPE",
      "how chunks are coded (default split); lossy ones have their own namespace",
      CLI_TEXT(struct store_tool, of_namespace.recipe), .group = SPACE, .names = cli_recipe_names},
+    {"learn", 0, "WHEN",
+     "no: learn no profile for a lossy recipe that takes one; it packs without (default yes)",
+     CLI_CHOICE(struct store_tool, of_namespace.no_learning, "yes|no"), .group = SPACE},
     {"chunk", 0, "N", "tokens of a chunk, a multiple of 256 (default by the size of a token)",
      .take = take_chunk, .group = SPACE},
     {"like", 0, "FILE", "the namespace of a cache file", CLI_TEXT(struct store_tool, like),
@@ -263,6 +266,7 @@ int main(int argc, char **argv) {
     t.operand = argv + optind + 1;
     t.n = argc - optind - 1;
     t.of_namespace.profile = t.input.open.profile;
+    t.of_namespace.model = t.input.open.model;
     int status = check_usage(&t, *c);
     if (!status) status = store_run(&t, c);
     free(t.ids.id);

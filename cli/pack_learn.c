@@ -9,15 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Tokens of all inputs of the model, of which one counts, and is read, up to MOST_OF_ONE. A
- * covariance of a head wants many more rows than it has channels, 64 to 256 of them, and predictors
- * more than a row has, and the rows must be of different texts. Tokens above MOST improve little,
- * and take time in proportion. */
-enum { LEAST_TOKENS = 8000, MOST_TOKENS = 32000, MOST_OF_ONE = 4000 };
-/* Values in a row of K: predictors take memory, time and bytes of the profile in proportion to its
- * square. */
-enum { WIDEST_PREDICTED = 512 };
-
 /* The inputs that are of the model of a file. */
 struct group {
     uint8_t model[KVC_KEY_BYTES]; /* a hash of the facts that all of them share */
@@ -86,39 +77,35 @@ static int collect(struct cli_pack *p, struct group *g) {
         if (f && hash_model(f, model) && memcmp(model, g->model, sizeof model) == 0 &&
             !kvc_file_describe(f, &own)) {
             g->path[g->n++] = files->path[i];
-            g->tokens += own.tokens < MOST_OF_ONE ? own.tokens : MOST_OF_ONE;
+            g->tokens += own.tokens < KVC_LEARNING_OF_ONE ? own.tokens : KVC_LEARNING_OF_ONE;
         }
         kvc_file_close(f);
     }
     return 0;
 }
 
-/* Keeps some of the inputs, evenly, of about MOST_TOKENS tokens. */
+/* Keeps some of the inputs, evenly, of about KVC_LEARNING_MOST tokens. */
 static void thin_out(struct group *g) {
-    const size_t every = (size_t)((g->tokens + MOST_TOKENS - 1) / MOST_TOKENS), all = g->n;
+    const size_t all = g->n,
+                 every = (size_t)((g->tokens + KVC_LEARNING_MOST - 1) / KVC_LEARNING_MOST);
     g->n = 0;
     for (size_t i = 0; every && i < all; i += every) g->path[g->n++] = g->path[i];
-}
-
-static unsigned layers_before(const struct kvc_file *f) {
-    struct kvc_tensor_info t = {.size = sizeof t};
-    uint64_t widest = 0;
-    for (uint32_t i = 0; !kvc_file_tensor(f, i, &t); i++)
-        if (strcmp(t.role, "K") == 0 && t.heads * t.dim > widest) widest = t.heads * t.dim;
-    return widest <= WIDEST_PREDICTED;
 }
 
 /* Learns a profile, and checks it by the file that it is for. */
 static struct kvc_profile *learn(struct cli_pack *p, const struct kvc_file *f,
                                  const struct group *g, struct kvc_error *e) {
     const struct kvc_learning_options how = {.size = sizeof how,
-                                             .back = layers_before(f),
+                                             .back = kvc_learning_back(f),
                                              .threads = p->job.threads};
     struct kvc_learning_info info = {.size = sizeof info};
     struct cli_input quiet = p->job.input;
     struct cli_progress progress;
-    const struct cli_learn_from from = {
-        .path = g->path, .n = g->n, .most = MOST_OF_ONE, .input = &quiet, .progress = &progress};
+    const struct cli_learn_from from = {.path = g->path,
+                                        .n = g->n,
+                                        .most = KVC_LEARNING_OF_ONE,
+                                        .input = &quiet,
+                                        .progress = &progress};
     quiet.quiet = 1;
     cli_progress_start(&progress, "learning a profile", p->job.input.quiet);
     struct kvc_profile *learnt = cli_learn(&from, &how, &info, e);
@@ -144,7 +131,7 @@ static void say_too_few(struct cli_pack *p, const struct group *g, const char *p
     cli_warn("%s: is packed without a profile of its model, with which files are smaller: to learn "
              "one, kvc-pack wants FILEs of %d tokens together, which have %" PRIu64
              " here (kvc-profile(1); --learn=no omits this note)",
-             path, LEAST_TOKENS, g->tokens);
+             path, KVC_LEARNING_LEAST, g->tokens);
 }
 
 /* Learns and keeps a profile for f, or says why not. */
@@ -176,7 +163,7 @@ void pack_learn(void *state, const char *path, const struct kvc_file *f) {
         free(g.path);
         return;
     }
-    if (g.tokens >= LEAST_TOKENS) learn_group(p, path, f, &g);
+    if (g.tokens >= KVC_LEARNING_LEAST) learn_group(p, path, f, &g);
     else if (!p->job.input.quiet) say_too_few(p, &g, path);
     free(g.path);
 }

@@ -122,6 +122,19 @@ static int put_one(struct store_tool *t, const char *path) {
     return status;
 }
 
+/* Waits for what the store learns of what was put, and says it. */
+static void say_learnt(const struct store_tool *t) {
+    const double start = cli_now();
+    kvc_store_flush(t->s, 0);
+    if (t->quiet) return;
+    if (kvc_store_counter(t->s, "learnt_profiles"))
+        cli_warn("learnt a profile of the model from what the store holds in %.0f s: caches are "
+                 "packed with it from now on (--learn=no forbids it)",
+                 cli_now() - start);
+    else if (kvc_store_counter(t->s, "refused_profiles"))
+        cli_warn("no profile could be learnt from what the store holds: caches are larger");
+}
+
 int store_put(struct store_tool *t) {
     int worst = EXIT_SAME;
     if (!t->n) return cli_usage("name the files that are put");
@@ -135,5 +148,6 @@ int store_put(struct store_tool *t) {
         }
     }
     if (t->json) cli_json_close(&t->report);
+    if (!t->unmade) say_learnt(t);
     return worst;
 }

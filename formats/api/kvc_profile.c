@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_BACK = 7 }; /* layers that a layer is predicted from */
+enum { MOST_BACK = 7, WIDEST_PREDICTED = 512 }; /* layers before a layer; values of a row of K */
 
 struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *e) {
     if (KVC_NULL(e, path)) return NULL;
@@ -209,6 +209,14 @@ struct kvc_learning *kvc_learning_start(const struct kvc_learning_options *optio
 struct kvc_learning *kvc_learning_new(struct kvc_error *e) {
     const struct kvc_learning_options o = {.size = sizeof o, .back = 1};
     return kvc_learning_start(&o, e);
+}
+
+unsigned kvc_learning_back(const struct kvc_file *f) {
+    struct kvc_tensor_info t = {.size = sizeof t};
+    uint64_t widest = 0;
+    for (uint32_t i = 0; !kvc_file_tensor(f, i, &t); i++)
+        if (strcmp(t.role, "K") == 0 && t.heads * t.dim > widest) widest = t.heads * t.dim;
+    return widest <= WIDEST_PREDICTED;
 }
 
 void kvc_learning_free(struct kvc_learning *l) {

@@ -66,12 +66,17 @@ struct kvc_store_namespace_options {
     /* that chunks are packed with; NULL: split. Lossless recipes share a namespace, whatever they
      * are */
     const char *recipe;
-    /* path of a profile that the recipe needs; the store keeps it. NULL: none */
+    /* path of a profile that the recipe needs; the store keeps it. NULL: none. A lossy recipe that a
+     * profile serves gets one that the store learns: caches are kept lossless until it has tokens
+     * enough, and are packed by the recipe then (STORE.md, "Learning") */
     const char *profile;
     /* tokens of a chunk, a multiple of 256; 0: by the size of a token, 256 to 1024 */
     uint64_t chunk;
     /* of a secret that keeps a tenant's caches apart from those of others; NULL: none */
     const char *tenant_file;
+    int no_learning; /* 1: without a profile, the recipe packs without one */
+    /* path of the model's weights, with which a better profile is learnt; NULL: none */
+    const char *model;
 };
 /* Opens the namespace of caches that can stand for f: the same model, tokenizer, adapters, layers,
  * dtypes, RoPE, rotation and windows, and the same fidelity (kvc.5, "Namespace"). f needs no tokens
@@ -221,7 +226,8 @@ KVC_STORE_API int kvc_store_put(struct kvc_store_namespace *ns, const struct kvc
  * recipe may refuse the cache. */
 KVC_STORE_API int kvc_store_put_check(struct kvc_store_namespace *ns, const struct kvc_file *f,
                                       int try_recipe, uint64_t *tokens, struct kvc_error *e);
-/* Waits until everything that was put is stored. Returns 0, or -1 after `timeout_us` (0: waits
+/* Waits until everything that was put is stored, and a profile that is being learnt, with what is
+ * packed by it. Returns 0, or -1 after `timeout_us` (0: waits
  * without a limit). */
 KVC_STORE_API int kvc_store_flush(struct kvc_store *s, int64_t timeout_us);
 

@@ -43,6 +43,9 @@ enum kvc_counter {
     KVC_COUNT_DROPPED,  /* puts for which the queue had no room */
     KVC_COUNT_FAILED,   /* objects that could not be packed, or that a tier did not take */
     KVC_COUNT_BACKFILL, /* objects that were copied to a faster tier */
+    KVC_COUNT_LEARNT,   /* profiles */
+    KVC_COUNT_NOT_LEARNT, /* or learnt, and refused by a cache */
+    KVC_COUNT_REPACKED,   /* objects, with a learnt profile */
     KVC_COUNTERS
 };
 
@@ -78,6 +81,7 @@ struct kvc_store {
     struct kvc_workers *io;           /* call the tiers */
     struct kvc_workers *copier;       /* one thread: a chunk is copied after the one before it */
     struct kvc_workers *jobs;         /* pack, find and load; they wait for io */
+    struct kvc_workers *learner;      /* one thread; NULL: nothing has been learnt */
     uint8_t secret[32];               /* that signs objects */
     int is_signed;
     atomic_uint_fast64_t count[KVC_COUNTERS];

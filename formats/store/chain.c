@@ -172,6 +172,7 @@ void kvc_store_close(struct kvc_store *s) {
     if (!s) return;
     s->closing = 1;
     kvc_workers_free(s->jobs); /* they wait for io, so they go first */
+    kvc_workers_free(s->learner);
     kvc_workers_free(s->copier);
     kvc_workers_free(s->io);
     for (unsigned i = 0; i < s->n_tiers; i++) {
@@ -291,6 +292,10 @@ static const struct {
     [KVC_COUNT_FAILED] = {"failed_puts",
                           "objects that could not be packed, or that a tier did not take"},
     [KVC_COUNT_BACKFILL] = {"backfilled_objects", "objects that were copied to a faster tier"},
+    [KVC_COUNT_LEARNT] = {"learnt_profiles", "profiles that were learnt from caches of the store"},
+    [KVC_COUNT_NOT_LEARNT] = {"refused_profiles",
+                              "profiles that could not be learnt, or that a cache did not fit"},
+    [KVC_COUNT_REPACKED] = {"repacked_objects", "objects that a learnt profile made smaller"},
 };
 static const char *const tier_counters[KVC_TIER_COUNTERS] = {[KVC_TIER_CALLS] = "calls",
                                                              [KVC_TIER_FAILURES] = "failures",

@@ -2,83 +2,30 @@
  * Not for evicting, which tiers do by themselves. */
 #include "formats/store/store.h"
 
-#include "codecs/memory.h"
 #include "formats/api/sized.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define BATCH 1000         /* objects that one call removes */
 #define AT_ONCE 32         /* objects that one call reads */
 #define REMOVING 600000000 /* microseconds of a call */
 
-/* An object of a namespace in a tier. */
-struct listed {
-    struct kvc_object object;
-    uint64_t bytes;
-    unsigned tier;
-    size_t number; /* of one that belongs to the prompt */
-};
-
-struct list {
-    struct listed *item;
-    size_t n;
-};
-
-static int drop_add(struct list *x, const struct listed *item) {
-    struct listed *more = kvc_room_for_one(x->item, x->n, sizeof *more);
-    if (!more) return -1;
-    x->item = more;
-    x->item[x->n++] = *item;
-    return 0;
-}
-
-/* Removes the objects of a list from their tiers, in the order of the list. */
-static int remove_listed(struct kvc_store *s, const struct list *x, struct kvc_error *e) {
-    struct kvc_object *o = malloc(BATCH * sizeof *o);
-    int status = o ? 0 : kvc_fail_memory(e, "a list of objects");
-    for (unsigned tier = 0; tier < s->n_tiers && !status; tier++) {
-        struct kvc_tier *l = s->tier[tier].tier;
-        size_t n = 0;
-        for (size_t i = 0; i < x->n && !status; i++) {
-            if (x->item[i].tier == tier) o[n++] = x->item[i].object;
-            if (!n || (n < BATCH && i + 1 < x->n)) continue;
-            status = l->ops->drop(l, o, n, kvc_now() + REMOVING, e);
-            n = 0;
-        }
-    }
-    free(o);
-    return status;
-}
-
 /* --- a namespace --- */
 
-struct all {
-    struct list list;
-    unsigned tier;
-    int failed;
-};
-
-static int see(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
-    struct all *x = state;
-    (void)used;
-    x->failed = drop_add(&x->list, &(struct listed){.object = *o, .bytes = size, .tier = x->tier});
-    return x->failed;
+static int64_t drop_all(struct kvc_store_namespace *ns, struct kvc_error *e) {
+    struct kvc_list list = {.n = 0};
+    int status = kvc_list_namespace(ns, &list, e);
+    if (!status) status = kvc_list_remove(ns->store, &list, e);
+    free(list.item);
+    return status ? -1 : (int64_t)list.n;
 }
 
 int64_t kvc_store_drop(struct kvc_store_namespace *ns, struct kvc_error *e) {
     if (KVC_NULL(e, ns)) return -1;
-    struct kvc_store *s = ns->store;
-    struct all x = {.tier = 0};
-    int status = 0;
-    for (; x.tier < s->n_tiers && !status; x.tier++) {
-        struct kvc_tier *l = s->tier[x.tier].tier;
-        status = l->ops->walk(l, ns->hash, see, &x, e);
-        if (x.failed) status = kvc_fail_memory(e, "a list of objects");
-    }
-    if (!status) status = remove_listed(s, &x.list, e);
-    free(x.list.item);
-    return status ? -1 : (int64_t)x.list.n;
+    struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
+    const int64_t n = packed ? drop_all(packed, e) : 0, own = n < 0 ? -1 : drop_all(ns, e);
+    kvc_store_namespace_close(packed);
+    return own < 0 ? -1 : n + own;
 }
 
 /* --- one prompt --- */
@@ -92,21 +39,22 @@ struct prompt {
     size_t kept;   /* of these, from the first one on: others go on after them */
     uint8_t *keys;
     /* of its chunks, and of a cache that cannot be cut, with number `chunks`; sorted by key */
-    struct listed *name;
-    struct list own, others;
+    struct kvc_listed *name;
+    struct kvc_list own, others;
     unsigned tier; /* that is listed or read now */
     int failed, cancelled;
     uint64_t read, total; /* bytes of others */
 };
 
 static int by_key(const void *a, const void *b) {
-    const struct listed *x = a, *y = b;
+    const struct kvc_listed *x = a, *y = b;
     const int order = memcmp(x->object.key, y->object.key, sizeof x->object.key);
     return order ? order : x->tier < y->tier ? -1 : x->tier > y->tier;
 }
 
 static int from_last(const void *a, const void *b) {
-    const size_t x = ((const struct listed *)a)->number, y = ((const struct listed *)b)->number;
+    const uint64_t x = ((const struct kvc_listed *)a)->number,
+                   y = ((const struct kvc_listed *)b)->number;
     return x > y ? -1 : x < y;
 }
 
@@ -130,13 +78,13 @@ static int name_objects(struct prompt *p, struct kvc_error *e) {
 /* Notes an object of the prompt, or another chunk of the namespace. */
 static int sort_out(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
     struct prompt *p = state;
-    struct listed item = {.object = *o, .bytes = size};
+    struct kvc_listed item = {.object = *o, .bytes = size};
     (void)used;
-    const struct listed *own = bsearch(&item, p->name, p->chunks + 1, sizeof *p->name, by_key);
+    const struct kvc_listed *own = bsearch(&item, p->name, p->chunks + 1, sizeof *p->name, by_key);
     item.tier = p->tier;
     if (own) item.number = own->number;
-    if (own) p->failed = drop_add(&p->own, &item);
-    else if (o->kind == KVC_OBJECT_CHUNK) p->failed = drop_add(&p->others, &item);
+    if (own) p->failed = kvc_list_add(&p->own, &item);
+    else if (o->kind == KVC_OBJECT_CHUNK) p->failed = kvc_list_add(&p->others, &item);
     return p->failed;
 }
 
@@ -189,7 +137,7 @@ static int drop_take(void *state, size_t i, void *data, size_t size, const struc
 
 /* Leaves each of the other chunks once, in the fastest tier that has it. */
 static void drop_doubles(struct prompt *p) {
-    struct list *x = &p->others;
+    struct kvc_list *x = &p->others;
     size_t n = 0;
     if (x->n) qsort(x->item, x->n, sizeof *x->item, by_key);
     for (size_t i = 0; i < x->n; i++) {
@@ -222,7 +170,7 @@ static int read_others(struct prompt *p, struct kvc_error *e) {
 }
 
 /* Returns 1 if an object that cannot be cut holds tokens of the prompt, and no others. */
-static int is_of_prompt(const struct prompt *p, const struct listed *x) {
+static int is_of_prompt(const struct prompt *p, const struct kvc_listed *x) {
     const struct kvc_chunk chunk = {.ns = p->ns,
                                     .i = (size_t)(p->n / KVC_PREFIX_TOKENS),
                                     .tokens = p->tokens,
@@ -240,11 +188,12 @@ static int is_of_prompt(const struct prompt *p, const struct listed *x) {
 
 /* Leaves what is to be removed in the list, the last one of the chain first, and counts. */
 static void choose(struct prompt *p, struct kvc_store_dropped *d) {
-    struct list *x = &p->own;
-    size_t n = 0, last = SIZE_MAX;
+    struct kvc_list *x = &p->own;
+    size_t n = 0;
+    uint64_t last = UINT64_MAX;
     if (x->n) qsort(x->item, x->n, sizeof *x->item, from_last);
     for (size_t i = 0; i < x->n; i++) {
-        const struct listed *own = &x->item[i];
+        const struct kvc_listed *own = &x->item[i];
         const int whole = own->number == p->chunks,
                   goes = whole ? is_of_prompt(p, own) : own->number >= p->kept;
         if (whole && !goes) continue; /* it is of another prompt with the same last key */
@@ -257,24 +206,34 @@ static void choose(struct prompt *p, struct kvc_store_dropped *d) {
     x->n = n;
 }
 
+static int drop_tokens_in(struct prompt *p, struct kvc_store_dropped *d, struct kvc_error *e) {
+    int status = name_objects(p, e);
+    if (!status) status = list_all(p, e);
+    if (!status && p->own.n && p->chunks) status = read_others(p, e);
+    if (!status) choose(p, d);
+    if (!status) status = kvc_list_remove(p->ns->store, &p->own, e);
+    free(p->own.item);
+    free(p->others.item);
+    free(p->name);
+    free(p->keys);
+    return status;
+}
+
 int kvc_store_drop_tokens(struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
                           const struct kvc_store_drop_options *options,
                           struct kvc_store_dropped *dropped, struct kvc_error *e) {
     if (KVC_NULL(e, ns)) return -1;
     if (n && KVC_NULL(e, tokens)) return -1;
     if (kvc_sized_check(dropped, "kvc_store_dropped", e)) return -1;
-    struct prompt p = {.ns = ns, .tokens = tokens, .n = n};
+    struct kvc_store_drop_options o;
     struct kvc_store_dropped own = {.size = sizeof own};
-    int status = kvc_sized_take(&p.options, sizeof p.options, options, "kvc_store_drop_options",
-                                e) ||
-                 name_objects(&p, e) || list_all(&p, e);
-    if (!status && p.own.n && p.chunks) status = read_others(&p, e);
-    if (!status) choose(&p, &own);
-    if (!status) status = remove_listed(ns->store, &p.own, e);
-    free(p.own.item);
-    free(p.others.item);
-    free(p.name);
-    free(p.keys);
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_drop_options", e)) return -1;
+    struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
+    struct prompt p = {.ns = packed, .options = o, .tokens = tokens, .n = n};
+    int status = packed ? drop_tokens_in(&p, &own, e) : 0;
+    p = (struct prompt){.ns = ns, .options = o, .tokens = tokens, .n = n};
+    if (!status) status = drop_tokens_in(&p, &own, e);
+    kvc_store_namespace_close(packed);
     if (status) return -1;
     return dropped ? kvc_sized_give(dropped, &own, sizeof own, "kvc_store_dropped", e) : 0;
 }

@@ -119,6 +119,53 @@ static int prepare(struct kvc_store_hit *hit, const int32_t *tokens,
     return 0;
 }
 
+/* Finds the longest prefix in one namespace. */
+static struct kvc_store_hit *find_in(struct kvc_store_namespace *ns, const int32_t *tokens,
+                                     uint64_t n, const struct kvc_store_find_options *o,
+                                     struct kvc_error *e) {
+    struct kvc_store_hit *hit = calloc(1, sizeof *hit);
+    size_t chunks = (size_t)(n / ns->chunk);
+    if (!hit) {
+        kvc_fail_memory(e, "a hit");
+        return NULL;
+    }
+    hit->ns = ns;
+    kvc_namespace_hold(ns);
+    hit->asked = chunks * ns->chunk;
+    if (prepare(hit, tokens, o, chunks, e)) {
+        kvc_store_hit_free(hit);
+        return NULL;
+    }
+    for (size_t i = 0; i < chunks; i++)
+        if (kvc_store_is_bad(ns->store, hit->object[i].key)) chunks = i;
+    struct prefix_search search = {.base = {.s = ns->store,
+                                            .object = hit->object,
+                                            .n = chunks,
+                                            .op = KVC_OP_FIND,
+                                            .timeout_us = o->timeout_us,
+                                            .answer = prefix_answer},
+                                   .hit = hit};
+    search_tiers(&search.base);
+    kvc_hit_list_tiers(hit);
+    return hit;
+}
+
+/* Finds the longest prefix in the namespace of a profile that was learnt; if that has not all, in
+ * the other one too, where it may wait to be packed. */
+static struct kvc_store_hit *find_in_both(struct kvc_store_namespace *ns,
+                                          struct kvc_store_namespace *packed,
+                                          const int32_t *tokens, uint64_t n,
+                                          const struct kvc_store_find_options *o,
+                                          struct kvc_error *e) {
+    struct kvc_store_hit *hit = find_in(packed, tokens, n, o, e);
+    if (!hit || hit->chunks * packed->chunk == hit->asked || !kvc_learn_has_unpacked(ns))
+        return hit;
+    struct kvc_store_hit *other = find_in(ns, tokens, n, o, e);
+    const int longer = other && other->chunks > hit->chunks;
+    kvc_store_hit_free(longer ? hit : other);
+    return longer ? other : hit;
+}
+
 struct kvc_store_hit *kvc_store_find(struct kvc_store_namespace *ns, const int32_t *tokens,
                                      uint64_t n, const struct kvc_store_find_options *options,
                                      struct kvc_error *e) {
@@ -132,34 +179,15 @@ struct kvc_store_hit *kvc_store_find(struct kvc_store_namespace *ns, const int32
         kvc_fail(e, KVC_ERR_USAGE, "there are too many tokens");
         return NULL;
     }
-    struct kvc_store_hit *hit = calloc(1, sizeof *hit);
-    size_t chunks = (size_t)(n / ns->chunk);
-    if (!hit) {
-        kvc_fail_memory(e, "a hit");
-        return NULL;
-    }
-    hit->ns = ns;
-    kvc_namespace_hold(ns);
-    hit->asked = chunks * ns->chunk;
-    if (prepare(hit, tokens, &o, chunks, e)) {
-        kvc_store_hit_free(hit);
-        return NULL;
-    }
-    for (size_t i = 0; i < chunks; i++)
-        if (kvc_store_is_bad(s, hit->object[i].key)) chunks = i;
-    struct prefix_search search = {.base = {.s = s,
-                                            .object = hit->object,
-                                            .n = chunks,
-                                            .op = KVC_OP_FIND,
-                                            .timeout_us = o.timeout_us,
-                                            .answer = prefix_answer},
-                                   .hit = hit};
-    search_tiers(&search.base);
-    kvc_hit_list_tiers(hit);
+    struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
+    struct kvc_store_hit *hit = packed ? find_in_both(ns, packed, tokens, n, &o, e)
+                                       : find_in(ns, tokens, n, &o, e);
+    kvc_store_namespace_close(packed);
+    if (!hit) return NULL;
     hit->took = kvc_now() - now;
     kvc_count(s, KVC_COUNT_LOOKUPS, 1);
     kvc_count(s, KVC_COUNT_ASKED, hit->asked);
-    kvc_count(s, KVC_COUNT_FOUND, hit->chunks * ns->chunk);
+    kvc_count(s, KVC_COUNT_FOUND, hit->chunks * hit->ns->chunk);
     kvc_count(s, KVC_COUNT_FIND_US, (uint64_t)hit->took);
     return hit;
 }
@@ -204,34 +232,53 @@ static void name_answer(struct search *x, struct kvc_call *c, size_t from) {
     while (x->from < x->n && there[x->from]) x->from++;
 }
 
+/* Notes of each name whether a namespace has its cache. */
+static int find_names_in(struct kvc_store_namespace *ns, const struct kvc_store_name *names,
+                         size_t n, uint8_t *there, const struct kvc_store_find_options *o,
+                         struct kvc_error *e) {
+    struct kvc_store *s = ns->store;
+    struct kvc_object *object = kvc_named_objects(ns, names, n, e);
+    uint8_t *own = object ? calloc(n, 1) : NULL;
+    struct name_search search = {.base = {.s = s,
+                                          .object = object,
+                                          .n = n,
+                                          .op = KVC_OP_EACH,
+                                          .timeout_us = o->timeout_us,
+                                          .answer = name_answer},
+                                 .there = own};
+    if (own) search_tiers(&search.base);
+    else if (object) kvc_fail_memory(e, "what is found");
+    for (size_t i = 0; i < n && own; i++)
+        there[i] |= own[i] && !kvc_store_is_bad(s, object[i].key);
+    const int status = own ? 0 : -1;
+    free(own);
+    free(object);
+    return status;
+}
+
+static int64_t count_there(const uint8_t *there, size_t n) {
+    int64_t found = 0;
+    for (size_t i = 0; i < n; i++) found += there[i];
+    return found;
+}
+
 int64_t kvc_store_find_names(struct kvc_store_namespace *ns, const struct kvc_store_name *names,
                              size_t n, uint8_t *there, const struct kvc_store_find_options *options,
                              struct kvc_error *e) {
     if (KVC_NULL(e, ns)) return -1;
     if (n && KVC_NULL(e, names, there)) return -1;
-    struct kvc_store *s = ns->store;
     struct kvc_store_find_options o;
-    int64_t found = 0;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_find_options", e)) return -1;
     if (!n) return 0;
-    struct kvc_object *object = kvc_named_objects(ns, names, n, e);
-    if (!object) return -1;
-    struct name_search search = {.base = {.s = s,
-                                          .object = object,
-                                          .n = n,
-                                          .op = KVC_OP_EACH,
-                                          .timeout_us = o.timeout_us,
-                                          .answer = name_answer},
-                                 .there = there};
+    struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
     memset(there, 0, n);
-    kvc_count(s, KVC_COUNT_LOOKUPS, 1);
-    search_tiers(&search.base);
-    for (size_t i = 0; i < n; i++) {
-        if (there[i] && kvc_store_is_bad(s, object[i].key)) there[i] = 0;
-        found += there[i];
-    }
-    free(object);
-    return found;
+    kvc_count(ns->store, KVC_COUNT_LOOKUPS, 1);
+    int status = packed ? find_names_in(packed, names, n, there, &o, e) : 0;
+    const int more = !packed ||
+                     (kvc_learn_has_unpacked(ns) && count_there(there, n) < (int64_t)n);
+    if (!status && more) status = find_names_in(ns, names, n, there, &o, e);
+    kvc_store_namespace_close(packed);
+    return status ? -1 : count_there(there, n);
 }
 
 /* --- hints --- */

@@ -17,8 +17,8 @@
 
 #define OBJECT_TAG "kvc object 1\n"
 
-static int name_object(const struct kvc_store_namespace *ns, enum kvc_object_kind kind,
-                       const uint8_t *key, struct kvc_object *o, struct kvc_error *e) {
+int kvc_key_object(const struct kvc_store_namespace *ns, enum kvc_object_kind kind,
+                   const uint8_t key[KVC_KEY_BYTES], struct kvc_object *o, struct kvc_error *e) {
     uint8_t text[sizeof OBJECT_TAG - 1 + KVC_KEY_BYTES + 1 + KVC_KEY_BYTES], *p = text;
     o->kind = kind;
     memcpy(o->ns, ns->hash, sizeof o->ns);
@@ -34,16 +34,16 @@ static int name_object(const struct kvc_store_namespace *ns, enum kvc_object_kin
 int kvc_chunk_object(const struct kvc_store_namespace *ns, const uint8_t *keys, size_t i,
                      struct kvc_object *o, struct kvc_error *e) {
     const size_t per_chunk = (size_t)(ns->chunk / KVC_PREFIX_TOKENS);
-    return name_object(ns, KVC_OBJECT_CHUNK, keys + ((i + 1) * per_chunk - 1) * KVC_KEY_BYTES, o,
-                       e);
+    return kvc_key_object(ns, KVC_OBJECT_CHUNK, keys + ((i + 1) * per_chunk - 1) * KVC_KEY_BYTES, o,
+                          e);
 }
 
 int kvc_whole_object(const struct kvc_store_namespace *ns, const uint8_t *keys, size_t i,
                      struct kvc_object *o, struct kvc_error *e) {
     uint8_t start[KVC_KEY_BYTES];
-    if (i) return name_object(ns, KVC_OBJECT_STATE, keys + (i - 1) * KVC_KEY_BYTES, o, e);
+    if (i) return kvc_key_object(ns, KVC_OBJECT_STATE, keys + (i - 1) * KVC_KEY_BYTES, o, e);
     if (kvc_prefix_chain(ns->identity, NULL, 0, NULL, 0, start, NULL, e)) return -1;
-    return name_object(ns, KVC_OBJECT_STATE, start, o, e);
+    return kvc_key_object(ns, KVC_OBJECT_STATE, start, o, e);
 }
 
 int kvc_named_object(const struct kvc_store_namespace *ns, const struct kvc_store_name *name,
@@ -53,7 +53,7 @@ int kvc_named_object(const struct kvc_store_namespace *ns, const struct kvc_stor
         return kvc_fail(e, KVC_ERR_USAGE, "the name of a cache has 1 to %d bytes",
                         KVC_STORE_MAX_NAME);
     if (kvc_sha256(name->bytes, name->size, hash, e)) return -1;
-    if (name_object(ns, KVC_OBJECT_NAMED, hash, o, e)) return -1;
+    if (kvc_key_object(ns, KVC_OBJECT_NAMED, hash, o, e)) return -1;
     return 0;
 }
 

@@ -19,6 +19,7 @@ void kvc_store_namespace_close(struct kvc_store_namespace *ns) {
     if (!ns || atomic_fetch_sub(&ns->refs, 1) != 1) return;
     for (unsigned i = 0; i < ns->n_profiles; i++) kvc_shared_profile_close(ns->profile[i]);
     kvc_shared_profile_close(ns->packs_with);
+    kvc_learn_free(ns->learn);
     pthread_mutex_destroy(&ns->lock);
     free(ns->recipe);
     free(ns->fidelity);
@@ -27,11 +28,11 @@ void kvc_store_namespace_close(struct kvc_store_namespace *ns) {
 }
 
 const char *kvc_store_namespace_name(const struct kvc_store_namespace *ns) {
-    return ns->name;
+    return kvc_learnt_or_own(ns)->name;
 }
 
 const char *kvc_store_namespace_facts(const struct kvc_store_namespace *ns) {
-    return ns->facts;
+    return kvc_learnt_or_own(ns)->facts;
 }
 
 uint64_t kvc_store_namespace_chunk(const struct kvc_store_namespace *ns) {
@@ -40,6 +41,7 @@ uint64_t kvc_store_namespace_chunk(const struct kvc_store_namespace *ns) {
 
 int kvc_store_namespace_describe(const struct kvc_store_namespace *ns,
                                  struct kvc_store_namespace_info *info) {
+    ns = kvc_learnt_or_own(ns);
     const struct kvc_store_namespace_info own = {.lossless = ns->lossless,
                                                  .fidelity = ns->fidelity,
                                                  .recipe = ns->recipe};
@@ -49,12 +51,11 @@ int kvc_store_namespace_describe(const struct kvc_store_namespace *ns,
 int kvc_store_namespace_differ(const struct kvc_store_namespace *here,
                                const struct kvc_store_namespace *there, size_t *at, char *text,
                                size_t size) {
-    return kvc_namespace_differ(here->facts, there->facts, at, text, size);
+    return kvc_namespace_differ(kvc_learnt_or_own(here)->facts, kvc_learnt_or_own(there)->facts, at,
+                                text, size);
 }
 
-static struct kvc_store_namespace *new_namespace(struct kvc_store *s,
-                                                 const struct kvc_store_namespace_options *o,
-                                                 struct kvc_error *e) {
+static struct kvc_store_namespace *empty_namespace(struct kvc_store *s, struct kvc_error *e) {
     struct kvc_store_namespace *ns = calloc(1, sizeof *ns);
     if (!ns) {
         kvc_fail_memory(e, "a namespace");
@@ -63,6 +64,14 @@ static struct kvc_store_namespace *new_namespace(struct kvc_store *s,
     ns->store = s;
     atomic_init(&ns->refs, 1);
     pthread_mutex_init(&ns->lock, NULL);
+    return ns;
+}
+
+static struct kvc_store_namespace *new_namespace(struct kvc_store *s,
+                                                 const struct kvc_store_namespace_options *o,
+                                                 struct kvc_error *e) {
+    struct kvc_store_namespace *ns = empty_namespace(s, e);
+    if (!ns) return NULL;
     ns->has_tenant = o->tenant_file != NULL;
     if ((!o->tenant_file || !kvc_store_secret(o->tenant_file, TENANT_TAG, ns->tenant, e)) &&
         (!o->profile || (ns->packs_with = kvc_shared_profile_open(o->profile, e))))
@@ -105,10 +114,40 @@ struct kvc_store_namespace *
 kvc_store_namespace_like(struct kvc_store *s, const struct kvc_file *f,
                          const struct kvc_store_namespace_options *options, struct kvc_error *e) {
     if (KVC_NULL(e, s, f)) return NULL;
-    struct kvc_store_namespace_options o;
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e)) return NULL;
-    struct kvc_store_namespace *ns = new_namespace(s, &o, e);
-    if (!ns || !describe(ns, f, &o, e)) return ns;
+    struct kvc_store_namespace_options o, own;
+    struct kvc_learn *learn = NULL;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e) ||
+        kvc_learn_prepare(&learn, f, &o, &own, e))
+        return NULL;
+    struct kvc_store_namespace *ns = new_namespace(s, &own, e);
+    if (!ns) {
+        kvc_learn_free(learn);
+        return NULL;
+    }
+    ns->learn = learn;
+    if (!describe(ns, f, &own, e)) {
+        kvc_learn_look(ns, f, 0);
+        return ns;
+    }
+    kvc_store_namespace_close(ns);
+    return NULL;
+}
+
+struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespace *lossless,
+                                                 const struct kvc_file *f, const char *recipe,
+                                                 struct kvc_profile *p, struct kvc_error *e) {
+    const struct kvc_store_namespace_options o = {.recipe = recipe, .chunk = lossless->chunk};
+    struct kvc_store_namespace *ns = empty_namespace(lossless->store, e);
+    if (!ns) {
+        kvc_shared_profile_close(p);
+        return NULL;
+    }
+    ns->packs_with = p;
+    ns->has_tenant = lossless->has_tenant;
+    memcpy(ns->tenant, lossless->tenant, sizeof ns->tenant);
+    ns->is_learnt = 1;
+    memcpy(ns->learnt_from, lossless->hash, sizeof ns->learnt_from);
+    if (!describe(ns, f, &o, e)) return ns;
     kvc_store_namespace_close(ns);
     return NULL;
 }
@@ -133,9 +172,8 @@ static int see_namespace(void *state, const struct kvc_object *o, uint64_t size,
     return 0;
 }
 
-/* Reads an object from the first tier that has it. *size is that without its signature. */
-static struct kvc_bytes *read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size,
-                                     struct kvc_error *e) {
+struct kvc_bytes *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o,
+                                        size_t *size, struct kvc_error *e) {
     for (unsigned i = 0; i < s->n_tiers; i++) {
         struct kvc_error why;
         struct kvc_bytes *bytes = kvc_store_read_tier(s, i, o, kvc_now() + KVC_OBJECT_TIME, &why);
@@ -157,7 +195,7 @@ static int read_facts(struct kvc_store_namespace *ns, const struct kvc_object *o
                       struct kvc_error *e) {
     struct kvc_namespace_facts facts = {.size = sizeof facts};
     size_t size;
-    struct kvc_bytes *bytes = read_object(ns->store, object, &size, e);
+    struct kvc_bytes *bytes = kvc_store_read_object(ns->store, object, &size, e);
     if (!bytes) return -1;
     ns->facts = calloc(size + 1, 1);
     if (ns->facts) memcpy(ns->facts, bytes->data, size);
@@ -187,6 +225,11 @@ static int settle_recipe(struct kvc_store_namespace *ns, const char *asked, stru
     if (!asked && kvc_recipe_describe(ns->fidelity, NULL, NULL)) return 0;
     if (take_recipe(ns, asked ? asked : ns->fidelity, e)) return -1;
     if (kvc_recipe_describe(ns->recipe, &info, e)) return -1;
+    if (ns->lossless && info.lossy && info.profiled) { /* what waits for a profile is packed so */
+        free(ns->recipe);
+        ns->recipe = NULL;
+        return 0;
+    }
     if (ns->lossless ? !info.lossy : !asked || kvc_recipe_has_fidelity(asked, ns->fidelity))
         return 0;
     return kvc_fail(e, KVC_ERR_USAGE,
@@ -262,8 +305,10 @@ static int check_profile(const struct kvc_object *o, const void *data, size_t si
 
 int kvc_object_check(const struct kvc_store *s, const struct kvc_object *o, const void *data,
                      size_t size, struct kvc_error *e) {
+    uint8_t learnt[KVC_KEY_BYTES];
     if (kvc_chunk_signature(s, o, data, &size, e)) return -1;
     if (o->kind == KVC_OBJECT_NAMESPACE) return check_facts(o, data, size, e);
+    if (o->kind == KVC_OBJECT_LEARNT) return kvc_learnt_read(data, size, learnt, e);
     return check_profile(o, data, size, e);
 }
 
@@ -277,20 +322,23 @@ static int is_damaged(struct kvc_store *s, unsigned tier, const struct kvc_objec
     return why.code == KVC_ERR_DAMAGED || why.code == KVC_ERR_UNKNOWN;
 }
 
-/* Writes an object to a tier that lacks it, or with `checks` has a damaged one. -1: it failed. */
+/* What is written of an object that is there already: nothing; it where that is damaged; it. */
+enum overwriting { NEVER, WHERE_DAMAGED, ALWAYS };
+
+/* Writes an object to a tier. -1: it failed. */
 static int put_to_tier(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
-                       struct kvc_bytes *bytes, int checks, struct kvc_error *e) {
+                       struct kvc_bytes *bytes, enum overwriting over, struct kvc_error *e) {
     /* without a profile many chunks cannot be read */
-    struct kvc_tier_put how = {.pin = o->kind == KVC_OBJECT_PROFILE};
+    struct kvc_tier_put how = {.pin = o->kind == KVC_OBJECT_PROFILE, .replace = over == ALWAYS};
     const int put = kvc_store_put_tier(s, tier, o, bytes, &how, kvc_now() + KVC_OBJECT_TIME, e);
-    if (put != KVC_PUT_SHARED || !checks || !is_damaged(s, tier, o)) return put;
+    if (put != KVC_PUT_SHARED || over != WHERE_DAMAGED || !is_damaged(s, tier, o)) return put;
     how.replace = 1;
     return kvc_store_put_tier(s, tier, o, bytes, &how, kvc_now() + KVC_OBJECT_TIME, e);
 }
 
 /* Writes an object to the tiers from `first` to `end`. -1: none took it. */
 static int put_object(struct kvc_store *s, unsigned first, unsigned end, const struct kvc_object *o,
-                      const void *data, size_t size, int checks, struct kvc_error *e) {
+                      const void *data, size_t size, enum overwriting over, struct kvc_error *e) {
     void *copy = malloc(size + 1);
     unsigned stored = 0;
     if (!copy) return kvc_fail_memory(e, "an object");
@@ -301,39 +349,61 @@ static int put_object(struct kvc_store *s, unsigned first, unsigned end, const s
     }
     struct kvc_bytes *bytes = kvc_bytes_of(copy, size);
     if (!bytes) return kvc_fail_memory(e, "an object");
-    for (; first < end; first++) stored += put_to_tier(s, first, o, bytes, checks, e) >= 0;
+    for (; first < end; first++) stored += put_to_tier(s, first, o, bytes, over, e) >= 0;
     kvc_bytes_release(bytes);
     return stored ? 0 : -1;
 }
 
-/* Writes the profile that chunks are packed with, and the facts. With `checks` those that are there
- * already are read and checked. */
-static int put_facts(struct kvc_store_namespace *ns, unsigned first, unsigned end, int checks,
-                     struct kvc_error *e) {
+static int put_profile(struct kvc_store *s, unsigned first, unsigned end,
+                       const struct kvc_profile *p, enum overwriting over, struct kvc_error *e) {
+    const struct kvc_profile_info info = profile_info(p);
+    const struct kvc_object o = profile_object(info.sha256);
+    return put_object(s, first, end, &o, info.data, info.bytes, over, e);
+}
+
+/* Writes which profile was learnt from the namespace of a hash; NULL: that there can be none. */
+static int put_learnt(struct kvc_store *s, unsigned first, unsigned end,
+                      const uint8_t from[KVC_KEY_BYTES], const struct kvc_profile *p,
+                      enum overwriting over, struct kvc_error *e) {
+    const struct kvc_profile_info info = p ? profile_info(p) : (struct kvc_profile_info){.size = 0};
+    const struct kvc_object o = kvc_learnt_object(from);
+    char text[KVC_LEARNT_TEXT];
+    return put_object(s, first, end, &o, text, kvc_learnt_text(info.sha256, text), over, e);
+}
+
+int kvc_store_put_learnt(struct kvc_store *s, const uint8_t from[KVC_KEY_BYTES],
+                         const struct kvc_profile *p, int replace, struct kvc_error *e) {
+    if (p && put_profile(s, 0, s->n_tiers, p, WHERE_DAMAGED, e)) return -1;
+    return put_learnt(s, 0, s->n_tiers, from, p, replace ? ALWAYS : WHERE_DAMAGED, e);
+}
+
+/* Writes the profile that chunks are packed with, that it was learnt, and the facts. */
+static int put_facts(struct kvc_store_namespace *ns, unsigned first, unsigned end,
+                     enum overwriting over, struct kvc_error *e) {
+    struct kvc_store *s = ns->store;
     const struct kvc_object o = facts_object(ns);
-    if (ns->packs_with) {
-        const struct kvc_profile_info info = profile_info(ns->packs_with);
-        const struct kvc_object p = profile_object(info.sha256);
-        if (put_object(ns->store, first, end, &p, info.data, info.bytes, checks, e)) return -1;
-    }
-    return put_object(ns->store, first, end, &o, ns->facts, strlen(ns->facts), checks, e);
+    const struct kvc_profile *p = ns->packs_with;
+    if (p && put_profile(s, first, end, p, over, e)) return -1;
+    if (ns->is_learnt && put_learnt(s, first, end, ns->learnt_from, p, over, e)) return -1;
+    return put_object(s, first, end, &o, ns->facts, strlen(ns->facts), over, e);
 }
 
 int kvc_namespace_store(struct kvc_store_namespace *ns, struct kvc_error *e) {
     pthread_mutex_lock(&ns->lock);
-    if (!ns->is_stored) ns->is_stored = !put_facts(ns, 0, ns->store->n_tiers, 1, e);
+    if (!ns->is_stored) ns->is_stored = !put_facts(ns, 0, ns->store->n_tiers, WHERE_DAMAGED, e);
     const int status = ns->is_stored ? 0 : -1;
     pthread_mutex_unlock(&ns->lock);
     return status;
 }
 
 void kvc_namespace_keep(struct kvc_store_namespace *ns, unsigned tier) {
-    put_facts(ns, tier, tier + 1, 0, NULL);
+    put_facts(ns, tier, tier + 1, NEVER, NULL);
 }
 
 void kvc_namespace_touch(struct kvc_store_namespace *ns, unsigned tier) {
-    struct kvc_object o[sizeof ns->profile / sizeof ns->profile[0] + 2] = {facts_object(ns)};
+    struct kvc_object o[sizeof ns->profile / sizeof ns->profile[0] + 3] = {facts_object(ns)};
     size_t n = 1;
+    if (ns->is_learnt) o[n++] = kvc_learnt_object(ns->learnt_from);
     pthread_mutex_lock(&ns->lock);
     if (ns->packs_with) o[n++] = profile_object(profile_info(ns->packs_with).sha256);
     for (unsigned i = 0; i < ns->n_profiles; i++)
@@ -368,12 +438,11 @@ void kvc_namespace_copy_facts(struct kvc_store_namespace *ns, unsigned tier) {
     kvc_bytes_release(bytes);
 }
 
-/* Reads a profile from the store. */
-static struct kvc_profile *stored_profile(struct kvc_store *s, const uint8_t *sha256,
-                                          struct kvc_error *e) {
+struct kvc_profile *kvc_store_profile(struct kvc_store *s, const uint8_t *sha256,
+                                      struct kvc_error *e) {
     const struct kvc_object o = profile_object(sha256);
     size_t size;
-    struct kvc_bytes *bytes = read_object(s, &o, &size, e);
+    struct kvc_bytes *bytes = kvc_store_read_object(s, &o, &size, e);
     struct kvc_profile *p = bytes ? kvc_shared_profile_open_memory(bytes->data, size, e) : NULL;
     kvc_bytes_release(bytes);
     if (!p || is_profile(p, sha256)) return p;
@@ -399,7 +468,7 @@ struct kvc_profile *kvc_namespace_profile(struct kvc_store_namespace *ns, const 
         kvc_fail(e, KVC_ERR_UNSUPPORTED,
                  "the chunks of a namespace were packed with more than %u profiles", room);
     } else if (!p) {
-        p = stored_profile(ns->store, sha256, &why);
+        p = kvc_store_profile(ns->store, sha256, &why);
         if (!p && !(p = kvc_shared_profile_find(sha256, model, &nowhere)))
             kvc_fail_need(e, code_without_profile(why.code), KVC_NEED_PROFILE, "%.200s; %s",
                           why.message, nowhere.message);

@@ -15,9 +15,19 @@ enum kvc_object_kind {
     KVC_OBJECT_STATE,     /* a .kvc of a whole cache that cannot be cut: "state" */
     KVC_OBJECT_NAMESPACE, /* the facts of a namespace, as text: "space" */
     KVC_OBJECT_PROFILE,   /* a profile: "kvcp" */
-    KVC_OBJECT_NAMED      /* a .kvc under a name that the program chose: "named" */
+    KVC_OBJECT_NAMED,     /* a .kvc under a name that the program chose: "named" */
+    KVC_OBJECT_LEARNT     /* which profile was learnt from a namespace, as text: "learnt" */
 };
-#define KVC_OBJECT_KINDS 5
+#define KVC_OBJECT_KINDS 6
+
+/* Returns 1 for a kind that is a few lines of text about a namespace, which no tier evicts for its
+ * limits; for a kind that is a cache. */
+static inline int kvc_object_is_facts(enum kvc_object_kind kind) {
+    return kind == KVC_OBJECT_NAMESPACE || kind == KVC_OBJECT_LEARNT;
+}
+static inline int kvc_object_is_cache(enum kvc_object_kind kind) {
+    return kind != KVC_OBJECT_PROFILE && !kvc_object_is_facts(kind);
+}
 
 struct kvc_object {
     enum kvc_object_kind kind;

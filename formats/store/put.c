@@ -3,6 +3,7 @@
  * "Objects". Not for facts and profiles (namespace.c). */
 #include "formats/store/store.h"
 
+#include "formats/api/kvc_inspect.h"
 #include "formats/api/sized.h"
 
 #include <inttypes.h>
@@ -26,7 +27,8 @@ static int take_options(struct kvc_store_put_options *o,
 /* A cache that is to be put. */
 struct put_job {
     struct kvc_task task;
-    struct kvc_store_namespace *ns;
+    struct kvc_store_namespace *asked; /* of the caller */
+    struct kvc_store_namespace *ns;    /* that it is put to: `asked`, or what that learnt */
     const struct kvc_file *file;
     struct kvc_file *given; /* `file` with the caller's extras; NULL: it has its own */
     struct kvc_store_put_options options;
@@ -341,35 +343,55 @@ static int has_first(struct kvc_store *s, const struct kvc_object *o, uint64_t *
     return there;
 }
 
-int kvc_store_put_name(struct kvc_store_namespace *ns, const struct kvc_store_name *name,
-                       const struct kvc_file *f, const struct kvc_store_put_options *options,
-                       struct kvc_error *e) {
-    if (KVC_NULL(e, ns, name, f)) return -1;
+/* Puts a cache under a name to a namespace. -1: it cannot be packed. */
+static int put_name(struct kvc_store_namespace *ns, const struct kvc_store_name *name,
+                    const struct kvc_file *f, const struct kvc_store_put_options *o,
+                    struct kvc_error *e) {
     struct kvc_store *s = ns->store;
-    struct kvc_store_put_options o;
+    const struct kvc_chunk chunk = {.ns = ns, .name = name};
     struct kvc_object object;
     struct kvc_error why = {.code = KVC_OK};
-    const struct kvc_chunk chunk = {.ns = ns, .name = name};
-    uint64_t unasked;
-    if (take_options(&o, options, e) || kvc_named_object(ns, name, &object, e)) return -1;
-    uint64_t *const stored_bytes = o.stored_bytes ? o.stored_bytes : &unasked;
-    *stored_bytes = 0;
-    if (has_first(s, &object, stored_bytes)) return 0;
+    if (kvc_named_object(ns, name, &object, e)) return -1;
+    if (has_first(s, &object, o->stored_bytes)) return 0;
     /* one thread: programs put from several */
     struct kvc_bytes *bytes = make_object(&chunk, &object, f, 1, NULL, 0, e);
     if (!bytes) return -1;
     const int stored = !kvc_namespace_store(ns, &why) &&
-                       write_all(s, &object, bytes, &o, kvc_store_is_bad(s, object.key), &why);
+                       write_all(s, &object, bytes, o, kvc_store_is_bad(s, object.key), &why);
     if (stored) kvc_store_clear_bad(s, object.key);
-    *stored_bytes = stored ? bytes->size : 0;
+    *o->stored_bytes = stored ? bytes->size : 0;
     kvc_bytes_release(bytes);
     if (e) *e = why;
     return stored ? 0 : 1;
 }
 
+int kvc_store_put_name(struct kvc_store_namespace *ns, const struct kvc_store_name *name,
+                       const struct kvc_file *f, const struct kvc_store_put_options *options,
+                       struct kvc_error *e) {
+    if (KVC_NULL(e, ns, name, f)) return -1;
+    struct kvc_store_put_options o;
+    struct kvc_file_facts facts = {.size = sizeof facts};
+    struct kvc_error why = {.code = KVC_OK};
+    uint64_t unasked;
+    if (take_options(&o, options, e)) return -1;
+    if (!o.stored_bytes) o.stored_bytes = &unasked;
+    *o.stored_bytes = 0;
+    kvc_learn_look(ns, f, 1);
+    struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
+    int status = put_name(packed ? packed : ns, name, f, &o, &why);
+    if (packed && status < 0 && why.code == KVC_ERR_MODEL) {
+        kvc_learn_refused(ns);
+        status = put_name(ns, name, f, &o, &why);
+    }
+    kvc_store_namespace_close(packed);
+    if (!status && !kvc_file_describe(f, &facts)) kvc_learn_note(ns, facts.tokens, 0);
+    if (e) *e = why;
+    return status;
+}
+
 /* --- requests --- */
 
-static int run_put(struct put_job *job, struct kvc_error *e) {
+static int put_to_namespace(struct put_job *job, struct kvc_error *e) {
     if (job->whole) return put_whole(job, e);
     if (!job->n) return 0;
     if (!(job->object = calloc(job->n, sizeof *job->object)))
@@ -379,9 +401,37 @@ static int run_put(struct put_job *job, struct kvc_error *e) {
     return put_chunks(job, e);
 }
 
+/* Puts a cache to the namespace of the caller. */
+static int put_as_asked(struct put_job *job, struct kvc_error *e) {
+    kvc_store_namespace_close(job->ns);
+    free(job->object);
+    job->object = NULL;
+    job->proved = 0;
+    job->made = 0;
+    job->ns = job->asked;
+    kvc_namespace_hold(job->ns);
+    return put_to_namespace(job, e);
+}
+
+/* Puts a cache to the namespace of a profile that was learnt, which has the same keys and chunks;
+ * where there is none, or the cache does not fit it, to that of the caller. */
+static int run_put(struct put_job *job, struct kvc_error *e) {
+    kvc_learn_look(job->asked, job->file, 1);
+    if (!(job->ns = kvc_learnt_namespace(job->asked))) return put_as_asked(job, e);
+    const int status = put_to_namespace(job, e);
+    if (!status || e->code != KVC_ERR_MODEL) return status;
+    kvc_learn_refused(job->asked);
+    return put_as_asked(job, e);
+}
+
+static uint64_t tokens_of(const struct put_job *job) {
+    return job->whole ? job->whole : job->n * job->asked->chunk;
+}
+
 static void drop_job(struct put_job *job) {
     kvc_file_close(job->given);
     kvc_store_namespace_close(job->ns);
+    kvc_store_namespace_close(job->asked);
     pthread_cond_destroy(&job->changed);
     pthread_mutex_destroy(&job->lock);
     free(job->keys);
@@ -390,15 +440,16 @@ static void drop_job(struct put_job *job) {
 }
 
 static void free_job(struct put_job *job) {
-    kvc_queue_remove(job->ns->store, job->bytes);
+    kvc_queue_remove(job->asked->store, job->bytes);
     drop_job(job);
 }
 
 static void put_run(struct kvc_task *task) {
     struct put_job *job = (struct put_job *)task;
-    const int status = job->ns->store->closing
+    const int status = job->asked->store->closing
                            ? kvc_fail(&job->error, KVC_ERR_IO, "the store is being closed")
                            : run_put(job, &job->error);
+    if (!status) kvc_learn_note(job->asked, tokens_of(job), job->options.wait);
     kvc_file_close(job->given); /* it reads from what the caller may close then */
     job->given = NULL;
     if (job->options.done) job->options.done(job->options.state, !status);
@@ -457,9 +508,9 @@ static int check_file(struct put_job *job, struct kvc_error *e) {
     struct kvc_tensor_info tensor = {.size = sizeof tensor};
     uint64_t n;
     job->tokens = kvc_file_tokens(job->file, &n);
-    if (check_cache(job->ns, job->file, &job->n, &job->whole, e)) return -1;
-    n = job->whole ? job->whole : job->n * job->ns->chunk;
-    if (kvc_namespace_keys_of(job->ns, job->file, n, &job->keys, e)) return -1;
+    if (check_cache(job->asked, job->file, &job->n, &job->whole, e)) return -1;
+    n = tokens_of(job);
+    if (kvc_namespace_keys_of(job->asked, job->file, n, &job->keys, e)) return -1;
     for (uint32_t t = 0; !kvc_file_tensor(job->file, t, &tensor); t++)
         job->bytes += tensor.rows * tensor.row_bytes;
     return 0;
@@ -501,7 +552,7 @@ int kvc_store_put(struct kvc_store_namespace *ns, const struct kvc_file *f,
     struct put_job *job = calloc(1, sizeof *job);
     if (!job) return kvc_fail_memory(e, "what is put");
     *job = (struct put_job){
-        .task.run = put_run, .ns = ns, .file = f, .options = o, .waits = o.wait || !o.done};
+        .task.run = put_run, .asked = ns, .file = f, .options = o, .waits = o.wait || !o.done};
     job->error.code = KVC_OK;
     pthread_mutex_init(&job->lock, NULL);
     pthread_cond_init(&job->changed, NULL);

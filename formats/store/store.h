@@ -6,6 +6,8 @@
 #include "formats/api/kvc_store.h"
 #include "formats/store/call.h"
 
+struct kvc_learn; /* learn.c */
+
 struct kvc_store_namespace {
     struct kvc_store *store;
     uint8_t hash[KVC_KEY_BYTES]; /* of its facts */
@@ -25,6 +27,10 @@ struct kvc_store_namespace {
     unsigned n_profiles;
     atomic_int is_copied; /* its facts were copied to the faster tiers */
     atomic_uint refs;     /* of the user and of puts under way */
+    /* of a lossless one whose caches are to be packed with a profile that is learnt; else NULL */
+    struct kvc_learn *learn;
+    int is_learnt; /* packs_with was learnt from the namespace of this hash */
+    uint8_t learnt_from[KVC_KEY_BYTES];
 };
 
 /* --- keys, namespaces and secrets (keys.c, namespace.c) --- */
@@ -33,6 +39,9 @@ struct kvc_store_namespace {
  * H_(j+1). */
 int kvc_chunk_object(const struct kvc_store_namespace *ns, const uint8_t *keys, size_t i,
                      struct kvc_object *o, struct kvc_error *e);
+/* Names an object of a kind by its prefix key. */
+int kvc_key_object(const struct kvc_store_namespace *ns, enum kvc_object_kind kind,
+                   const uint8_t key[KVC_KEY_BYTES], struct kvc_object *o, struct kvc_error *e);
 /* Names a cache that cannot be cut: by its last prefix key, number i, or by the start of the chain
  * (i = 0). */
 int kvc_whole_object(const struct kvc_store_namespace *ns, const uint8_t *keys, size_t i,
@@ -55,6 +64,11 @@ int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const struct kvc
 int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES],
                      struct kvc_error *e);
 void kvc_namespace_hold(struct kvc_store_namespace *ns);
+/* Opens the namespace of caches like f, of a lossless namespace, that are packed by a recipe with a
+ * profile that was learnt, which it takes over. */
+struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespace *lossless,
+                                                 const struct kvc_file *f, const char *recipe,
+                                                 struct kvc_profile *p, struct kvc_error *e);
 /* Stores what the namespace needs to be read by others: its facts and its profile. Does it once. */
 int kvc_namespace_store(struct kvc_store_namespace *ns, struct kvc_error *e);
 /* Puts the same to one tier once more, which may have evicted it, and so touches it. */
@@ -98,10 +112,74 @@ int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void *
 int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, const void *data,
                         size_t *size, struct kvc_error *e);
 
-/* Checks the bytes of a profile or of the facts of a namespace: its signature, and that it is what
- * its name says. */
+/* Checks the bytes of a profile or of the facts of a namespace, or which profile was learnt from it:
+ * its signature, and that it is what its name says. */
 int kvc_object_check(const struct kvc_store *s, const struct kvc_object *o, const void *data,
                      size_t size, struct kvc_error *e);
+
+/* Reads an object from the first tier that has it. *size is that without its signature. */
+struct kvc_bytes *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o,
+                                        size_t *size, struct kvc_error *e);
+/* Writes a profile to all tiers, and that it was learnt from the namespace of this hash: unless
+ * another one was, or with `replace` in its place. -1: no tier took it. */
+int kvc_store_put_learnt(struct kvc_store *s, const uint8_t from[KVC_KEY_BYTES],
+                         const struct kvc_profile *p, int replace, struct kvc_error *e);
+/* Reads a profile from the store. */
+struct kvc_profile *kvc_store_profile(struct kvc_store *s, const uint8_t *sha256,
+                                      struct kvc_error *e);
+
+/* --- learning (learn.c) --- */
+
+/* Names the object that tells which profile was learnt from the namespace of a hash; reads and
+ * writes its text, whose length is returned. */
+struct kvc_object kvc_learnt_object(const uint8_t ns[KVC_KEY_BYTES]);
+int kvc_learnt_read(const void *data, size_t size, uint8_t sha256[KVC_KEY_BYTES],
+                    struct kvc_error *e);
+enum { KVC_LEARNT_TEXT = 96 };
+size_t kvc_learnt_text(const uint8_t sha256[KVC_KEY_BYTES], char text[KVC_LEARNT_TEXT]);
+
+/* Takes from options what a namespace is to learn, if their recipe wants a profile and has none;
+ * *own become those of the namespace that its caches go to until there is a profile. */
+int kvc_learn_prepare(struct kvc_learn **learn, const struct kvc_file *f,
+                      const struct kvc_store_namespace_options *options,
+                      struct kvc_store_namespace_options *own, struct kvc_error *e);
+void kvc_learn_free(struct kvc_learn *x); /* NULL is legal */
+/* Returns the namespace of the profile that was learnt, for the caller to close; NULL: there is
+ * none. */
+struct kvc_store_namespace *kvc_learnt_namespace(const struct kvc_store_namespace *ns);
+/* Returns it if there is one, and else ns; it lives as long as ns. */
+const struct kvc_store_namespace *kvc_learnt_or_own(const struct kvc_store_namespace *ns);
+/* Returns 1 if the lossless namespace may have caches that are not packed yet. */
+int kvc_learn_has_unpacked(const struct kvc_store_namespace *ns);
+/* Looks for what was learnt before; with `puts`, which f is about to be, also for a profile that fits
+ * f, in the folders of profiles. f is a cache of the namespace. Calls tiers. */
+void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, int puts);
+/* Notes that tokens were put, and has a profile learnt once they are enough: with the lowest
+ * priority, unless the caller is in a hurry. */
+void kvc_learn_note(struct kvc_store_namespace *ns, uint64_t tokens, int in_a_hurry);
+/* Notes that the recipe refused a cache with the learnt profile, which was put as it is. */
+void kvc_learn_refused(struct kvc_store_namespace *ns);
+
+/* --- lists of objects (list.c) --- */
+
+/* An object of a namespace in a tier. `number` is its user's. */
+struct kvc_listed {
+    struct kvc_object object;
+    uint64_t bytes;
+    unsigned tier;
+    uint64_t number;
+};
+struct kvc_list {
+    struct kvc_listed *item;
+    size_t n;
+};
+/* Appends an item. -1: there is no memory. */
+int kvc_list_add(struct kvc_list *x, const struct kvc_listed *item);
+/* Appends what all tiers have of a namespace. */
+int kvc_list_namespace(const struct kvc_store_namespace *ns, struct kvc_list *list,
+                       struct kvc_error *e);
+/* Removes the objects of a list from their tiers, in the order of the list. */
+int kvc_list_remove(struct kvc_store *s, const struct kvc_list *x, struct kvc_error *e);
 
 /* Returns the bytes of a tier's objects, of a namespace or all (NULL); 0: they are unknown
  * (tiers.c). */

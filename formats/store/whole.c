@@ -65,6 +65,34 @@ static struct kvc_file *search_tier(struct kvc_chunk *chunk, unsigned tier,
     return NULL;
 }
 
+/* Finds the longest cache of one namespace. */
+static struct kvc_file *find_whole(struct kvc_store_namespace *ns, const int32_t *tokens,
+                                   uint64_t n, const struct kvc_store_find_options *o,
+                                   struct kvc_error *e) {
+    struct kvc_store *s = ns->store;
+    struct kvc_chunk chunk = {.ns = ns, .tokens = tokens, .whole = n};
+    const size_t keys = (size_t)(n / KVC_PREFIX_TOKENS) + 1;
+    struct kvc_object *object = NULL;
+    uint8_t *key = NULL;
+    struct kvc_file *f = NULL;
+    int status = kvc_namespace_keys(ns, tokens, n, o->extras, o->n_extras, &key, e);
+    if (!status && !(object = calloc(keys, sizeof *object))) status = kvc_fail_memory(e, "keys");
+    for (size_t i = 0; i < keys && !status; i++)
+        status = kvc_whole_object(ns, key, i, &object[i], e);
+    chunk.keys = key;
+    for (unsigned l = 0; l < s->n_tiers && !f && !status; l++)
+        f = search_tier(&chunk, l, object, keys, kvc_find_until(s, l, o->timeout_us), e);
+    free(object);
+    free(key);
+    return f;
+}
+
+static uint64_t tokens_of(const struct kvc_file *f) {
+    uint64_t n = 0;
+    if (f) kvc_file_tokens(f, &n);
+    return n;
+}
+
 struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *ns, const int32_t *tokens,
                                      uint64_t n, const struct kvc_store_find_options *options,
                                      struct kvc_error *e) {
@@ -72,26 +100,20 @@ struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *ns, const int32
     if (n && KVC_NULL(e, tokens)) return NULL;
     struct kvc_store *s = ns->store;
     struct kvc_store_find_options o;
-    struct kvc_chunk chunk = {.ns = ns, .tokens = tokens, .whole = n};
-    const size_t keys = (size_t)(n / KVC_PREFIX_TOKENS) + 1;
-    struct kvc_object *object = NULL;
-    uint8_t *key = NULL;
-    struct kvc_file *f = NULL;
     if (e) *e = (struct kvc_error){.code = KVC_OK};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_find_options", e) || !n) return NULL;
-    int status = kvc_namespace_keys(ns, tokens, n, o.extras, o.n_extras, &key, e);
-    if (!status && !(object = calloc(keys, sizeof *object))) status = kvc_fail_memory(e, "keys");
-    for (size_t i = 0; i < keys && !status; i++)
-        status = kvc_whole_object(ns, key, i, &object[i], e);
-    chunk.keys = key;
     kvc_count(s, KVC_COUNT_LOOKUPS, 1);
     kvc_count(s, KVC_COUNT_ASKED, n);
-    for (unsigned l = 0; l < s->n_tiers && !f && !status; l++)
-        f = search_tier(&chunk, l, object, keys, kvc_find_until(s, l, o.timeout_us), e);
-    if (f) kvc_file_tokens(f, &n);
-    if (f) kvc_count(s, KVC_COUNT_FOUND, n);
-    free(object);
-    free(key);
+    struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
+    struct kvc_file *f = packed ? find_whole(packed, tokens, n, &o, e) : NULL;
+    if (!packed || (kvc_learn_has_unpacked(ns) && tokens_of(f) < n)) {
+        struct kvc_file *own = find_whole(ns, tokens, n, &o, e);
+        const int longer = tokens_of(own) > tokens_of(f);
+        kvc_file_close(longer ? f : own);
+        f = longer ? own : f;
+    }
+    kvc_store_namespace_close(packed);
+    kvc_count(s, KVC_COUNT_FOUND, tokens_of(f));
     return f;
 }
 
@@ -100,12 +122,12 @@ struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *ns, const int32
 /* Decodes a cache, whose records are checked by it. Returns 0, or -1 with *e. */
 typedef int decode_fn(void *state, struct kvc_file *f, struct kvc_error *e);
 
-/* Reads the cache of a name from the first tier that has it. With `decode`, a cache that it finds
- * damaged counts as bad. */
-static struct kvc_file *read_named(struct kvc_store_namespace *ns,
-                                   const struct kvc_store_name *name,
-                                   const struct kvc_store_load_options *o, decode_fn *decode,
-                                   void *state, struct kvc_error *e) {
+/* Reads the cache of a name in a namespace from the first tier that has it. With `decode`, a cache
+ * that it finds damaged counts as bad. */
+static struct kvc_file *read_named_in(struct kvc_store_namespace *ns,
+                                      const struct kvc_store_name *name,
+                                      const struct kvc_store_load_options *o, decode_fn *decode,
+                                      void *state, struct kvc_error *e) {
     struct kvc_store *s = ns->store;
     struct kvc_object object;
     const struct kvc_chunk chunk = {.ns = ns, .name = name};
@@ -134,6 +156,20 @@ static struct kvc_file *read_named(struct kvc_store_namespace *ns,
         kvc_store_backfill(s, i, &object, NULL, bytes);
     }
     kvc_count(s, KVC_COUNT_LOAD_US, (uint64_t)(kvc_now() - began));
+    return f;
+}
+
+/* The same in the namespace of a profile that was learnt, and then in the other one, where it may
+ * wait to be packed. */
+static struct kvc_file *read_named(struct kvc_store_namespace *ns,
+                                   const struct kvc_store_name *name,
+                                   const struct kvc_store_load_options *o, decode_fn *decode,
+                                   void *state, struct kvc_error *e) {
+    struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
+    struct kvc_file *f = packed ? read_named_in(packed, name, o, decode, state, e) : NULL;
+    if (!f && (!packed || kvc_learn_has_unpacked(ns)))
+        f = read_named_in(ns, name, o, decode, state, e);
+    kvc_store_namespace_close(packed);
     return f;
 }
 
@@ -202,15 +238,24 @@ int kvc_store_load_name(struct kvc_store_namespace *ns, const struct kvc_store_n
     return 0;
 }
 
-int kvc_store_drop_names(struct kvc_store_namespace *ns, const struct kvc_store_name *names,
+static int drop_names_in(struct kvc_store_namespace *ns, const struct kvc_store_name *names,
                          size_t n, struct kvc_error *e) {
-    if (KVC_NULL(e, ns)) return -1;
-    if (n && KVC_NULL(e, names)) return -1;
     struct kvc_store *s = ns->store;
     struct kvc_object *o = n ? kvc_named_objects(ns, names, n, e) : NULL;
     int status = n && !o ? -1 : 0;
     for (unsigned i = 0; i < s->n_tiers && n && !status; i++)
         status = s->tier[i].ops->drop(s->tier[i].tier, o, n, kvc_now() + KVC_OBJECT_TIME, e);
     free(o);
+    return status;
+}
+
+int kvc_store_drop_names(struct kvc_store_namespace *ns, const struct kvc_store_name *names,
+                         size_t n, struct kvc_error *e) {
+    if (KVC_NULL(e, ns)) return -1;
+    if (n && KVC_NULL(e, names)) return -1;
+    struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
+    int status = packed ? drop_names_in(packed, names, n, e) : 0;
+    if (!status) status = drop_names_in(ns, names, n, e);
+    kvc_store_namespace_close(packed);
     return status;
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """make_transform.py: caches of a made-up model in safetensors, and its profile, for the transform codec. Not for real ones.
 
-    make_transform.py cache FILE TOKENS [queries=N] [hidden] [other] [dtype=bf16] [interleaved] [no-rope] [pre] [text=N] [MODEL]
+    make_transform.py cache FILE TOKENS [queries=N] [hidden] [other] [dtype=bf16] [interleaved] [no-rope] [pre] [text=N] [ids=N]
+        [MODEL]
     make_transform.py slot FILE TOKENS [window=N] [text=N] [MODEL]
     make_transform.py profile FILE [sliding-facts] [metric=fisher] [no-queries] [no-rope] [name=NAME] [fingerprint=KIND.ALGORITHM=HEX] [MODEL]
 
@@ -9,7 +10,7 @@ MODEL is what all must agree on: layers=3 heads=2 dim=32 theta=10000 seed=1 slid
 layer, 1 for those with a window, whose RoPE has the base `local`. A slot is llama.cpp's: layers without a window, then those with one, of
 which only the last `window` tokens are there; f16, channels paired as halves. `sliding-facts`: the profile says which layers have a window. A row of K or V is a mean and a sum of `dim` orthogonal
 directions of falling size; K is turned by RoPE behind that. The profile holds those means and directions.
-Two query heads read a KV head. `text` chooses the rows; `hidden` and `other` add hidden states and an array that is no part
+Two query heads read a KV head. `text` chooses the rows, `ids` the token ids; `hidden` and `other` add hidden states and an array that is no part
 of a cache; `no-rope`: nothing turns, and no file says so; `pre`: K before RoPE, which the file says;
 interleaved: channels 2i and 2i + 1 are a pair, else i and i + dim / 2."""
 import json
@@ -128,7 +129,7 @@ def make_cache():
             arrays[f"hidden.{layer}"] = kind, [tokens, DIM], [asking.gauss(0, 1) for _ in range(tokens * DIM)]
     if "other" in flags:
         arrays["other"] = "F32", [7], [asking.gauss(0, 1) for _ in range(7)]
-    arrays["tokens"] = "I32", [tokens], [7919 * i % 50000 for i in range(tokens)]
+    arrays["tokens"] = "I32", [tokens], [(7919 * i + int(options.get("ids", 0))) % 50000 for i in range(tokens)]
     facts = {"rope_pairing": "interleaved" if "interleaved" in flags else "halves", "model": options.get("name", "made-up"),
              "n_layers": str(LAYERS)}
     if "no-rope" not in flags:

@@ -14,7 +14,8 @@ static void names(void **state) {
     char text[KVC_OBJECT_NAME], wrong[2 * KVC_OBJECT_NAME];
     struct kvc_object o = {.ns = {1, 0x23, 0xab}}, p;
     for (unsigned i = 0; i < sizeof o.key; i++) o.key[i] = (uint8_t)(i * 37);
-    static const char *const end[KVC_OBJECT_KINDS] = {".kv", ".state", ".space", ".kvcp", ".named"};
+    static const char *const end[KVC_OBJECT_KINDS] = {".kv",   ".state", ".space",
+                                                   ".kvcp", ".named", ".learnt"};
     for (unsigned kind = 0; kind < KVC_OBJECT_KINDS; kind++) {
         o.kind = (enum kvc_object_kind)kind;
         kvc_object_name(&o, text);

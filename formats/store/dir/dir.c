@@ -132,7 +132,7 @@ static int dir_find(struct kvc_tier *l, const struct kvc_object *o, size_t n, kv
                     size_t *found, uint64_t *size, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     struct finding f = {.o = o, .n = n, .size = size};
-    const int indexed = d->index && n && o->kind != KVC_OBJECT_NAMESPACE;
+    const int indexed = d->index && n && !kvc_object_is_facts(o->kind);
     *found = 0;
     if (kvc_root_refresh(&d->root, e)) return -1;
     const int status = indexed ? ask_index(d, &f, deadline, e) : 0;
@@ -415,7 +415,7 @@ static int put(struct kvc_tier *l, const struct kvc_object *o, const void *data,
     struct kvc_dir *d = dir_of(l);
     struct putting p = {.o = o, .how = how, .size = size, .file = {.fd = -1}, .there = there};
     struct stat st;
-    const int indexed = d->index && o->kind != KVC_OBJECT_NAMESPACE;
+    const int indexed = d->index && !kvc_object_is_facts(o->kind);
     *there = 0;
     if (kvc_root_refresh(&d->root, e)) return -1;
     if (!how->replace && !indexed) *there = !kvc_root_stat(&d->root, o, &st);

@@ -134,7 +134,7 @@ static int see_file(void *state, const struct kvc_object *o, const struct stat *
     if (!S_ISREG(st->st_mode)) return see_stranger(c->d, c->how, o, c->counts, e);
     c->counts->objects++;
     c->counts->bytes += (uint64_t)st->st_size;
-    if (o->kind == KVC_OBJECT_NAMESPACE) return 0;
+    if (kvc_object_is_facts(o->kind)) return 0;
     if (renew(c, e)) return -1;
     const int found = kvc_index_get(c->txn, o->key, &r, e);
     if (found < 0) return -1;
@@ -265,7 +265,7 @@ static int list_file(void *state, const struct kvc_object *o, const struct stat 
     if (!S_ISREG(st->st_mode)) return see_stranger(f->d, f->how, o, f->counts, e);
     f->counts->objects++;
     f->counts->bytes += (uint64_t)st->st_size;
-    if (o->kind == KVC_OBJECT_NAMESPACE || o->kind == KVC_OBJECT_PROFILE) return 0;
+    if (!kvc_object_is_cache(o->kind)) return 0;
     struct file *item = kvc_room_for_one(f->item, f->n, sizeof *item);
     if (!item) return kvc_fail_memory(e, "a list of objects");
     f->item = item;

@@ -34,7 +34,7 @@ void kvc_root_path(const struct kvc_object *o, char path[KVC_ROOT_PATH]) {
     char name[KVC_OBJECT_NAME];
     kvc_object_name(o, name);
     const char *hex = name + 2 * KVC_OBJECT_NS + 1;
-    if (o->kind == KVC_OBJECT_NAMESPACE) snprintf(path, KVC_ROOT_PATH, "ns/%s", name);
+    if (kvc_object_is_facts(o->kind)) snprintf(path, KVC_ROOT_PATH, "ns/%s", name);
     else snprintf(path, KVC_ROOT_PATH, "obj/%.2s/%.2s/%s", hex, hex + 2, name);
 }
 

@@ -1,0 +1,600 @@
+/* learn.c: profiles that a store learns from what it holds. A recipe that wants a profile and has
+ * none keeps caches in their lossless namespace until these are enough to learn from; then in the
+ * namespace of recipe and profile, to which those before are moved. Spec: STORE.md, "Learning". Not
+ * for how a profile comes of rows (kvc_learning_start()). */
+#include "formats/store/store.h"
+
+#include "formats/api/kvc_inspect.h"
+#include "formats/io/hash.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Of a lossless namespace. Lives as long as it. */
+struct kvc_learn {
+    char *recipe;
+    char *model; /* path of weights; NULL: none */
+    /* of recipe and profile; NULL: nothing was learnt yet. Is set once. */
+    _Atomic(struct kvc_store_namespace *) packed;
+    atomic_int has_unpacked; /* the lossless namespace may have caches, although there is `packed` */
+    pthread_mutex_t lock;    /* of what follows */
+    uint64_t there, fresh;   /* tokens that the last look found, and that were put since */
+    uint64_t wanted;         /* tokens from which it is worth looking again */
+    int runs, has_run;       /* a task looks, or will; has looked */
+};
+
+int kvc_learn_prepare(struct kvc_learn **learn, const struct kvc_file *f,
+                      const struct kvc_store_namespace_options *options,
+                      struct kvc_store_namespace_options *own, struct kvc_error *e) {
+    struct kvc_recipe_info recipe = {.size = sizeof recipe};
+    struct kvc_namespace_facts plain = {.size = sizeof plain}, facts = {.size = sizeof facts};
+    const struct kvc_namespace_options how = {.size = sizeof how, .recipe = options->recipe};
+    struct kvc_file_facts source = {.size = sizeof source};
+    *own = *options;
+    if (!options->recipe || options->profile || options->no_learning) return 0;
+    if (kvc_recipe_describe(options->recipe, &recipe, e)) return -1;
+    if (!recipe.lossy || !recipe.profiled) return 0;
+    char *text = kvc_namespace_of(f, NULL, &plain, NULL);
+    free(text);
+    /* values that lost something already would teach their loss */
+    if (!text || strcmp(plain.fidelity, "lossless") != 0 || kvc_file_describe(f, &source) ||
+        source.heads_unknown)
+        return 0;
+    if (!own->chunk) { /* that of the recipe, so that a chunk becomes a chunk */
+        if (!(text = kvc_namespace_of(f, &how, &facts, e))) return -1;
+        own->chunk = facts.chunk;
+        free(text);
+    }
+    struct kvc_learn *x = calloc(1, sizeof *x);
+    if (!x) return kvc_fail_memory(e, "what a store learns");
+    pthread_mutex_init(&x->lock, NULL);
+    atomic_init(&x->has_unpacked, 1);
+    x->wanted = KVC_LEARNING_LEAST;
+    x->recipe = strdup(options->recipe);
+    x->model = options->model ? strdup(options->model) : NULL;
+    own->recipe = NULL;
+    *learn = x;
+    if (x->recipe && !x->model == !options->model) return 0;
+    kvc_learn_free(x);
+    return kvc_fail_memory(e, "what a store learns");
+}
+
+void kvc_learn_free(struct kvc_learn *x) {
+    if (!x) return;
+    kvc_store_namespace_close(x->packed);
+    pthread_mutex_destroy(&x->lock);
+    free(x->recipe);
+    free(x->model);
+    free(x);
+}
+
+const struct kvc_store_namespace *kvc_learnt_or_own(const struct kvc_store_namespace *ns) {
+    const struct kvc_store_namespace *packed = ns->learn ? atomic_load(&ns->learn->packed) : NULL;
+    return packed ? packed : ns;
+}
+
+struct kvc_store_namespace *kvc_learnt_namespace(const struct kvc_store_namespace *ns) {
+    struct kvc_store_namespace *packed = ns->learn ? atomic_load(&ns->learn->packed) : NULL;
+    if (packed) kvc_namespace_hold(packed);
+    return packed;
+}
+
+int kvc_learn_has_unpacked(const struct kvc_store_namespace *ns) {
+    return atomic_load(&ns->learn->has_unpacked);
+}
+
+void kvc_learn_refused(struct kvc_store_namespace *ns) {
+    atomic_store(&ns->learn->has_unpacked, 1);
+    kvc_count(ns->store, KVC_COUNT_NOT_LEARNT, 1);
+}
+
+/* --- the object that names what was learnt --- */
+
+#define LEARNT_HEAD "kvc learnt 1\nprofile "
+#define LEARNT_NONE "none"
+
+static const uint8_t no_profile[KVC_KEY_BYTES];
+
+struct kvc_object kvc_learnt_object(const uint8_t ns[KVC_KEY_BYTES]) {
+    struct kvc_object o = {.kind = KVC_OBJECT_LEARNT};
+    memcpy(o.ns, ns, sizeof o.ns);
+    memcpy(o.key, ns, sizeof o.key);
+    return o;
+}
+
+size_t kvc_learnt_text(const uint8_t sha256[KVC_KEY_BYTES], char text[KVC_LEARNT_TEXT]) {
+    char hex[2 * KVC_KEY_BYTES + 1] = LEARNT_NONE;
+    if (memcmp(sha256, no_profile, sizeof no_profile) != 0) kvc_hex(sha256, KVC_KEY_BYTES, hex);
+    return (size_t)snprintf(text, KVC_LEARNT_TEXT, "%s%s\n", LEARNT_HEAD, hex);
+}
+
+int kvc_learnt_read(const void *data, size_t size, uint8_t sha256[KVC_KEY_BYTES],
+                    struct kvc_error *e) {
+    const size_t head = sizeof LEARNT_HEAD - 1, digits = 2 * KVC_KEY_BYTES;
+    char text[KVC_LEARNT_TEXT];
+    memset(sha256, 0, KVC_KEY_BYTES);
+    for (size_t i = 0; size == head + digits + 1 && i < digits; i++) {
+        const int digit = kvc_hex_digit(((const char *)data)[head + i]);
+        sha256[i / 2] |= (uint8_t)((digit < 0 ? 0 : digit) << (i % 2 ? 0 : 4));
+    }
+    /* whatever is not what would be written is damaged */
+    if (kvc_learnt_text(sha256, text) == size && memcmp(text, data, size) == 0) return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "it does not name a profile that was learnt");
+}
+
+/* Reads which profile was learnt. -1: the store does not say it. */
+static int find_learnt(struct kvc_store_namespace *ns, uint8_t sha256[KVC_KEY_BYTES]) {
+    const struct kvc_object o = kvc_learnt_object(ns->hash);
+    size_t size = 0;
+    struct kvc_bytes *bytes = kvc_store_read_object(ns->store, &o, &size, NULL);
+    const int status = bytes ? kvc_learnt_read(bytes->data, size, sha256, NULL) : -1;
+    kvc_bytes_release(bytes);
+    return status;
+}
+
+/* Opens the profile of a hash, of the store or of the folders of profiles; *p NULL for none at all.
+ * -1: it cannot be had. */
+static int open_learnt(struct kvc_store *s, const uint8_t sha256[KVC_KEY_BYTES],
+                       struct kvc_profile **p) {
+    *p = NULL;
+    if (memcmp(sha256, no_profile, sizeof no_profile) == 0) return 0;
+    *p = kvc_store_profile(s, sha256, NULL);
+    if (!*p) *p = kvc_shared_profile_find(sha256, "", NULL);
+    return *p ? 0 : -1;
+}
+
+/* --- taking a profile --- */
+
+/* Packs with a profile, which it takes over, from now on; NULL: without one. */
+static void use_profile(struct kvc_store_namespace *ns, const struct kvc_file *f,
+                        struct kvc_profile *p) {
+    struct kvc_learn *x = ns->learn;
+    struct kvc_store_namespace *none = NULL,
+                               *packed = kvc_namespace_packed(ns, f, x->recipe, p, NULL);
+    if (!packed) return;
+    if (!atomic_compare_exchange_strong(&x->packed, &none, packed)) {
+        kvc_store_namespace_close(packed); /* another thread was faster */
+        return;
+    }
+    pthread_mutex_lock(&x->lock);
+    x->has_run = 0; /* what this process put before is to be moved */
+    pthread_mutex_unlock(&x->lock);
+}
+
+/* Returns 1 if the store says that something was learnt, which is used then. */
+static int use_learnt(struct kvc_store_namespace *ns, const struct kvc_file *f) {
+    uint8_t sha256[KVC_KEY_BYTES];
+    struct kvc_profile *p;
+    if (find_learnt(ns, sha256) || open_learnt(ns->store, sha256, &p)) return 0;
+    use_profile(ns, f, p);
+    return 1;
+}
+
+/* Has the store name a profile, which it takes over, NULL for none; or uses the one that another
+ * process had it name meanwhile. */
+static void adopt(struct kvc_store_namespace *ns, const struct kvc_file *f, struct kvc_profile *p) {
+    struct kvc_store *s = ns->store;
+    int status = kvc_store_put_learnt(s, ns->hash, p, 0, NULL);
+    if (!status && !use_learnt(ns, f)) { /* it names one that is nowhere to be had */
+        status = kvc_store_put_learnt(s, ns->hash, p, 1, NULL);
+        if (!status) use_learnt(ns, f);
+    }
+    kvc_shared_profile_close(p);
+}
+
+void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, int puts) {
+    const struct kvc_learn *x = ns->learn;
+    if (!x || atomic_load(&x->packed) || !ns->store->io || use_learnt(ns, f) || !puts) return;
+    const struct kvc_write_options how = {.size = sizeof how, .threads = 1, .recipe = x->recipe};
+    struct kvc_profile *p = kvc_shared_profile_choose(f, &how);
+    if (p) adopt(ns, f, p);
+}
+
+/* --- the caches of the lossless namespace --- */
+
+/* What a task works at. */
+struct learning {
+    struct kvc_task task;
+    struct kvc_store_namespace *ns;
+    int in_a_hurry;          /* somebody waits */
+    struct kvc_model *model; /* weights; NULL: none */
+    struct kvc_list list;    /* caches, by key and tier */
+    uint64_t tokens;         /* of those that were read */
+};
+
+static int by_key(const void *a, const void *b) {
+    const struct kvc_listed *x = a, *y = b;
+    const int order = memcmp(x->object.key, y->object.key, sizeof x->object.key);
+    return order ? order : (x->tier > y->tier) - (x->tier < y->tier);
+}
+
+/* Lists the caches, of which keys give no order: the first ones are a sample of all. */
+static int list_caches(struct learning *l, struct kvc_error *e) {
+    struct kvc_list *list = &l->list;
+    size_t n = 0;
+    if (kvc_list_namespace(l->ns, list, e)) return -1;
+    for (size_t i = 0; i < list->n; i++)
+        if (kvc_object_is_cache(list->item[i].object.kind)) list->item[n++] = list->item[i];
+    list->n = n;
+    if (n) qsort(list->item, n, sizeof *list->item, by_key);
+    return 0;
+}
+
+/* Returns how many items from i on are of one object, in several tiers. */
+static size_t same_object(const struct kvc_list *list, size_t i) {
+    size_t n = 1;
+    while (i + n < list->n && kvc_object_equal(&list->item[i].object, &list->item[i + n].object))
+        n++;
+    return n;
+}
+
+/* Opens bytes as a cache of the namespace. */
+static struct kvc_file *open_bytes(const struct learning *l, const struct kvc_object *o,
+                                   const struct kvc_bytes *bytes, const struct kvc_model *model,
+                                   struct kvc_error *e) {
+    const struct kvc_store_namespace *ns = l->ns;
+    const struct kvc_open_options open = {.size = sizeof open,
+                                          .format = "kvc",
+                                          .profile_folders = "",
+                                          .shared_model = model};
+    uint8_t hash[KVC_KEY_BYTES];
+    size_t size = bytes->size;
+    if (kvc_chunk_signature(ns->store, o, bytes->data, &size, e)) return NULL;
+    struct kvc_file *f = kvc_file_open_memory(bytes->data, size, &open, e);
+    int status = f ? kvc_file_check_hashes(f, e) : -1;
+    if (!status) status = kvc_file_check_prefix(f, e);
+    if (!status)
+        status = kvc_file_namespace(f, ns->chunk, ns->has_tenant ? ns->tenant : NULL, hash, e);
+    if (!status && memcmp(hash, ns->hash, sizeof hash) != 0)
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "it is of another namespace");
+    if (!status) return f;
+    kvc_file_close(f);
+    return NULL;
+}
+
+/* Reads and opens a cache. What is damaged is passed over here: who finds it puts it aside. */
+static struct kvc_file *open_cache(const struct learning *l, const struct kvc_listed *item,
+                                   struct kvc_error *e) {
+    struct kvc_bytes *bytes = kvc_store_read_tier(l->ns->store, item->tier, &item->object,
+                                                  kvc_now() + KVC_OBJECT_TIME, e);
+    if (!bytes) return NULL;
+    struct kvc_file *f = open_bytes(l, &item->object, bytes, l->model, e);
+    /* weights of another model are of no use, and do no harm */
+    if (!f && l->model) f = open_bytes(l, &item->object, bytes, NULL, e);
+    if (f) kvc_file_own(f, bytes, kvc_bytes_release);
+    else kvc_bytes_release(bytes);
+    return f;
+}
+
+static uint64_t tokens_of(const struct kvc_file *f) {
+    struct kvc_file_facts facts = {.size = sizeof facts};
+    return kvc_file_describe(f, &facts) ? 0 : facts.tokens;
+}
+
+/* Returns 1 if the caches have tokens enough to learn from, as far as can be told without reading
+ * chunks. */
+static int are_enough(struct learning *l) {
+    uint64_t tokens = 0;
+    for (size_t i = 0; i < l->list.n && tokens < KVC_LEARNING_LEAST;
+         i += same_object(&l->list, i)) {
+        const struct kvc_listed *item = &l->list.item[i];
+        struct kvc_file *f = item->object.kind == KVC_OBJECT_CHUNK ? NULL
+                                                                   : open_cache(l, item, NULL);
+        tokens += f ? tokens_of(f) : item->object.kind == KVC_OBJECT_CHUNK ? l->ns->chunk : 0;
+        kvc_file_close(f);
+    }
+    l->tokens = tokens;
+    return tokens >= KVC_LEARNING_LEAST;
+}
+
+/* --- learning --- */
+
+static int append(void *state, const void *data, size_t n) {
+    return fwrite(data, 1, n, state) != n;
+}
+
+/* Opens what was learnt. */
+static struct kvc_profile *finish(struct kvc_learning *learning, struct kvc_error *e) {
+    struct kvc_profile *p = NULL;
+    char *data = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&data, &n);
+    int status = out ? kvc_learning_write(learning, append, out, e) : kvc_fail_memory(e, "memory");
+    if (out && fclose(out) && !status) status = kvc_fail_memory(e, "a profile");
+    if (!status) p = kvc_shared_profile_open_memory(data, n, e);
+    free(data);
+    return p;
+}
+
+/* Adds the caches from item i on. */
+static int add_caches(struct learning *l, struct kvc_learning *learning, size_t i,
+                      struct kvc_error *e) {
+    for (; i < l->list.n && l->tokens < KVC_LEARNING_MOST; i += same_object(&l->list, i)) {
+        if (l->ns->store->closing) return kvc_fail(e, KVC_ERR_IO, "the store is being closed");
+        struct kvc_file *f = open_cache(l, &l->list.item[i], NULL);
+        if (!f) continue;
+        l->tokens += tokens_of(f);
+        const int status = kvc_learning_add(learning, f, e);
+        kvc_file_close(f);
+        if (status) return -1;
+    }
+    return 0;
+}
+
+/* Learns from all caches but `test`, of item i, which the profile must fit. */
+static struct kvc_profile *learn_without(struct learning *l, size_t i, const struct kvc_file *test,
+                                         struct kvc_error *e) {
+    const struct kvc_learning_options how = {.size = sizeof how,
+                                             .back = kvc_learning_back(test),
+                                             .threads = 1};
+    const struct kvc_write_options packs = {.size = sizeof packs,
+                                            .threads = 1,
+                                            .recipe = l->ns->learn->recipe};
+    struct kvc_learning *learning = kvc_learning_start(&how, e);
+    int status = learning ? add_caches(l, learning, i + same_object(&l->list, i), e) : -1;
+    struct kvc_profile *p = status ? NULL : finish(learning, e);
+    kvc_learning_free(learning);
+    const char *fit = p ? kvc_shared_profile_fit(p, test, &packs) : "good";
+    if (strcmp(fit, "good") == 0) return p;
+    kvc_fail(e, KVC_ERR_MODEL, "the fit of what was learnt to a cache besides is %s", fit);
+    kvc_shared_profile_close(p);
+    return NULL;
+}
+
+/* Learns a profile, and uses it. If the caches are such that there can be none, the store notes it;
+ * what failed for other reasons is tried again when there is more. */
+static void learn(struct learning *l) {
+    struct kvc_store_namespace *ns = l->ns;
+    struct kvc_error why = {.code = KVC_OK};
+    struct kvc_file *test = NULL;
+    size_t i = 0;
+    if (!are_enough(l)) return;
+    while (i < l->list.n && !(test = open_cache(l, &l->list.item[i], &why)))
+        i += same_object(&l->list, i);
+    if (!test || use_learnt(ns, test)) { /* another process has learnt meanwhile */
+        kvc_file_close(test);
+        return;
+    }
+    l->tokens = tokens_of(test);
+    struct kvc_profile *p = learn_without(l, i, test, &why);
+    const int passing = why.code == KVC_ERR_MEMORY || why.code == KVC_ERR_IO;
+    kvc_count(ns->store, p ? KVC_COUNT_LEARNT : KVC_COUNT_NOT_LEARNT, 1);
+    if (p || !passing) adopt(ns, test, p);
+    kvc_file_close(test);
+}
+
+/* --- packing what is there --- */
+
+/* Names a cache as it is called in another namespace. *has_parent: it is a chunk after another. */
+static int name_twin(const struct kvc_store_namespace *ns, enum kvc_object_kind kind,
+                     const struct kvc_file *f, struct kvc_object *o, struct kvc_object *parent,
+                     int *has_parent) {
+    struct kvc_prefix_info x = {.size = sizeof x};
+    kvc_file_prefix(f, &x);
+    *has_parent = kind == KVC_OBJECT_CHUNK && x.parent;
+    if (kind == KVC_OBJECT_NAMED)
+        return kvc_named_object(ns, &(struct kvc_store_name){x.name, x.name_bytes}, o, NULL);
+    if (kind == KVC_OBJECT_STATE) return kvc_whole_object(ns, x.keys, (size_t)x.n_keys, o, NULL);
+    if (!x.n_keys || (x.parent && kvc_key_object(ns, kind, x.parent, parent, NULL))) return -1;
+    return kvc_key_object(ns, kind, x.keys + (x.n_keys - 1) * KVC_KEY_BYTES, o, NULL);
+}
+
+/* Returns 1 if packed bytes are a cache of the namespace. */
+static int is_of(const struct kvc_store_namespace *ns, const void *data, size_t size) {
+    const struct kvc_open_options open = {.size = sizeof open,
+                                          .format = "kvc",
+                                          .profile_folders = ""};
+    uint8_t hash[KVC_KEY_BYTES];
+    struct kvc_file *f = kvc_file_open_memory(data, size, &open, NULL);
+    const int is = f &&
+                   !kvc_file_namespace(f, ns->chunk, ns->has_tenant ? ns->tenant : NULL, hash,
+                                       NULL) &&
+                   memcmp(hash, ns->hash, sizeof hash) == 0;
+    kvc_file_close(f);
+    return is;
+}
+
+/* Packs a cache for the namespace of the profile. NULL: the recipe refuses it. */
+static struct kvc_bytes *pack_anew(const struct kvc_store_namespace *ns, const struct kvc_file *f,
+                                   const struct kvc_object *o) {
+    const struct kvc_write_options how = {.size = sizeof how,
+                                          .threads = 1,
+                                          .recipe = ns->recipe,
+                                          .shared_profile = ns->packs_with,
+                                          .no_companions = 1};
+    void *data = NULL;
+    size_t size = 0;
+    if (kvc_file_pack_memory(f, &how, &data, &size, NULL)) return NULL;
+    if (is_of(ns, data, size) && !kvc_chunk_sign(ns->store, o, &data, &size, NULL))
+        return kvc_bytes_of(data, size);
+    free(data);
+    return NULL;
+}
+
+/* Returns 1 if a tier has an object. */
+static int is_there(struct kvc_store *s, unsigned tier, const struct kvc_object *o) {
+    size_t found = 0;
+    return !kvc_store_count(s, tier, o, 1, kvc_now() + KVC_OBJECT_TIME, &found, NULL) && found;
+}
+
+/* Writes a packed cache to the tier of an item, and has it live and stay as long as the item. */
+static int put_twin(struct kvc_store *s, const struct kvc_listed *item, const struct kvc_object *o,
+                    const struct kvc_object *parent, struct kvc_bytes *bytes) {
+    struct kvc_tier *tier = s->tier[item->tier].tier;
+    struct kvc_store_object_info old = {.pinned = 0};
+    struct kvc_tier_put how = {.parent = parent};
+    if (tier->ops->record && tier->ops->record(tier, &item->object, &old, NULL) <= 0)
+        old.pinned = old.expires = 0;
+    const int64_t rest = old.expires - (int64_t)time(NULL);
+    how.pin = old.pinned == INT64_MAX;
+    if (old.expires) how.seconds = rest > 0 ? rest : 1;
+    const int put = kvc_store_put_counted(s, item->tier, o, bytes, &how,
+                                          kvc_now() + KVC_OBJECT_TIME, NULL);
+    if (put < 0 || put == KVC_PUT_REFUSED) return -1;
+    if (old.pinned && !how.pin) kvc_store_notify(s, item->tier, KVC_OP_PIN, o, 1, old.pinned);
+    return 0;
+}
+
+/* Puts a cache, of n tiers, into the namespace of the profile. Returns 1 if it may go here. */
+static int move_cache(struct learning *l, const struct kvc_store_namespace *packed,
+                      const struct kvc_listed *item, size_t n, struct kvc_object *o) {
+    struct kvc_store *s = l->ns->store;
+    struct kvc_object parent;
+    struct kvc_bytes *bytes = NULL;
+    struct kvc_file *f = open_cache(l, item, NULL);
+    int has_parent = 0, status = f ? name_twin(packed, item->object.kind, f, o, &parent,
+                                               &has_parent)
+                                   : -1;
+    for (size_t i = 0; i < n && !status; i++) {
+        if (is_there(s, item[i].tier, o)) continue;
+        if (!bytes && !(bytes = pack_anew(packed, f, o))) status = -1;
+        if (!status) status = put_twin(s, &item[i], o, has_parent ? &parent : NULL, bytes);
+    }
+    if (bytes && !status) kvc_count(s, KVC_COUNT_REPACKED, 1);
+    kvc_bytes_release(bytes);
+    kvc_file_close(f);
+    return !status;
+}
+
+static int by_position(const void *a, const void *b) {
+    const struct kvc_listed *x = a, *y = b;
+    return x->number != y->number ? (x->number > y->number) - (x->number < y->number) : by_key(a, b);
+}
+
+/* Puts chunks in the order in which they go on; what cannot be read counts as the last. */
+static void sort_caches(struct learning *l) {
+    struct kvc_list *list = &l->list;
+    for (size_t i = 0, n; i < list->n && !l->ns->store->closing; i += n) {
+        struct kvc_prefix_info x = {.size = sizeof x, .first = UINT64_MAX};
+        struct kvc_file *f = open_cache(l, &list->item[i], NULL);
+        if (f) kvc_file_prefix(f, &x);
+        kvc_file_close(f);
+        n = same_object(list, i);
+        for (size_t k = 0; k < n; k++) list->item[i + k].number = x.first;
+    }
+    if (list->n) qsort(list->item, list->n, sizeof *list->item, by_position);
+}
+
+/* Tells tiers that evict what was used longest ago in which order the chunks go on. */
+static void touch(struct kvc_store *s, const struct kvc_object *o, size_t n) {
+    for (unsigned i = 0; i < s->n_tiers && n; i++)
+        if (s->tier[i].ops->last_first) kvc_store_notify(s, i, KVC_OP_TOUCH, o, n, 0);
+}
+
+/* Removes moved caches, those that go on after others first. */
+static void remove_moved(struct learning *l, struct kvc_list *moved) {
+    for (size_t i = 0; i < moved->n / 2; i++) {
+        const struct kvc_listed item = moved->item[i];
+        moved->item[i] = moved->item[moved->n - 1 - i];
+        moved->item[moved->n - 1 - i] = item;
+    }
+    kvc_list_remove(l->ns->store, moved, NULL);
+}
+
+/* Moves what the lossless namespace has to that of the profile. */
+static void move_caches(struct learning *l, struct kvc_store_namespace *packed) {
+    struct kvc_list moved = {.n = 0}, *list = &l->list;
+    struct kvc_object *twin = calloc(list->n + 1, sizeof *twin);
+    size_t n = 0, left = 0;
+    if (!twin || kvc_namespace_store(packed, NULL)) {
+        free(twin);
+        return;
+    }
+    sort_caches(l);
+    for (size_t i = 0, same; i < list->n; i += same) {
+        same = same_object(list, i);
+        if (l->ns->store->closing || !move_cache(l, packed, &list->item[i], same, &twin[n])) {
+            left++;
+            continue;
+        }
+        n++;
+        for (size_t k = 0; k < same; k++) left += kvc_list_add(&moved, &list->item[i + k]) != 0;
+    }
+    touch(l->ns->store, twin, n);
+    remove_moved(l, &moved);
+    if (!left) atomic_store(&l->ns->learn->has_unpacked, 0);
+    free(moved.item);
+    free(twin);
+}
+
+/* --- in the background --- */
+
+/* Makes the calling thread give way to all others. */
+static void give_way(void) {
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19); /* Linux: of a thread */
+}
+
+static void end(struct learning *l) {
+    struct kvc_store_namespace *ns = l->ns;
+    struct kvc_learn *x = ns->learn;
+    pthread_mutex_lock(&x->lock);
+    x->runs = 0;
+    x->has_run = 1;
+    x->there = l->tokens;
+    if (l->tokens >= x->wanted) x->wanted = 2 * l->tokens;
+    pthread_mutex_unlock(&x->lock);
+    kvc_shared_model_close(l->model);
+    free(l->list.item);
+    free(l);
+    kvc_queue_remove(ns->store, 0);
+    kvc_store_namespace_close(ns);
+}
+
+static void run(struct kvc_task *task) {
+    struct learning *l = (struct learning *)task;
+    const struct kvc_learn *x = l->ns->learn;
+    if (!l->in_a_hurry) give_way();
+    if (!l->ns->store->closing && !list_caches(l, NULL)) {
+        if (x->model && !atomic_load(&x->packed)) l->model = kvc_shared_model_open(x->model, 0, NULL);
+        if (!atomic_load(&x->packed)) learn(l);
+        struct kvc_store_namespace *packed = kvc_learnt_namespace(l->ns);
+        if (packed) move_caches(l, packed);
+        kvc_store_namespace_close(packed);
+    }
+    end(l);
+}
+
+/* Returns the thread of learning, which is started once it is needed. */
+static struct kvc_workers *learner_of(struct kvc_store *s) {
+    pthread_mutex_lock(&s->lock);
+    if (!s->learner) s->learner = kvc_workers_new(1, NULL);
+    struct kvc_workers *w = s->learner;
+    pthread_mutex_unlock(&s->lock);
+    return w;
+}
+
+/* Notes that tokens were put. Returns 1 if the caches are to be looked at now. */
+static int is_due(struct kvc_learn *x, uint64_t tokens) {
+    pthread_mutex_lock(&x->lock);
+    x->fresh += tokens;
+    const int enough = x->there + x->fresh >= x->wanted,
+              due = !x->runs && (!x->has_run || (!atomic_load(&x->packed) && enough));
+    if (due) x->fresh = 0;
+    x->runs |= due;
+    pthread_mutex_unlock(&x->lock);
+    return due;
+}
+
+void kvc_learn_note(struct kvc_store_namespace *ns, uint64_t tokens, int in_a_hurry) {
+    struct kvc_store *s = ns->store;
+    if (!ns->learn || s->closing || !is_due(ns->learn, tokens)) return;
+    struct learning *l = calloc(1, sizeof *l);
+    struct kvc_workers *w = l ? learner_of(s) : NULL;
+    if (!w || kvc_queue_add(s, 0)) { /* the next put tries again */
+        pthread_mutex_lock(&ns->learn->lock);
+        ns->learn->runs = 0;
+        pthread_mutex_unlock(&ns->learn->lock);
+        free(l);
+        return;
+    }
+    l->task.run = run;
+    l->ns = ns;
+    l->in_a_hurry = in_a_hurry;
+    kvc_namespace_hold(ns);
+    kvc_workers_add(w, &l->task);
+}
