@@ -23,8 +23,7 @@ struct kvc_learn {
     _Atomic(struct kvc_store_namespace *) packed;
     atomic_int has_unpacked; /* the lossless namespace may have caches, although there is `packed` */
     pthread_mutex_t lock;    /* of what follows */
-    uint64_t there, fresh;   /* tokens that the last look found, and that were put since */
-    uint64_t wanted;         /* tokens from which it is worth looking again */
+    uint64_t fresh, every;   /* tokens that were put since the last look, and after which to look */
     int runs, has_run;       /* a task looks, or will; has looked */
 };
 
@@ -54,7 +53,7 @@ int kvc_learn_prepare(struct kvc_learn **learn, const struct kvc_file *f,
     if (!x) return kvc_fail_memory(e, "what a store learns");
     pthread_mutex_init(&x->lock, NULL);
     atomic_init(&x->has_unpacked, 1);
-    x->wanted = KVC_LEARNING_LEAST;
+    x->every = KVC_LEARNING_LEAST / 8; /* others put too */
     x->recipe = strdup(options->recipe);
     x->model = options->model ? strdup(options->model) : NULL;
     own->recipe = NULL;
@@ -353,10 +352,10 @@ static void learn(struct learning *l) {
     struct kvc_error why = {.code = KVC_OK};
     struct kvc_file *test = NULL;
     size_t i = 0;
-    if (!are_enough(l)) return;
     while (i < l->list.n && !(test = open_cache(l, &l->list.item[i], &why)))
         i += same_object(&l->list, i);
-    if (!test || use_learnt(ns, test)) { /* another process has learnt meanwhile */
+    /* another handle, or process, may have learnt meanwhile */
+    if (!test || use_learnt(ns, test) || !are_enough(l)) {
         kvc_file_close(test);
         return;
     }
@@ -529,34 +528,46 @@ static void give_way(void) {
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19); /* Linux: of a thread */
 }
 
-static void end(struct learning *l) {
-    struct kvc_store_namespace *ns = l->ns;
-    struct kvc_learn *x = ns->learn;
+/* Learns, if nothing was yet, and moves what is there. */
+static void look(struct learning *l) {
+    const struct kvc_learn *x = l->ns->learn;
+    struct kvc_store_namespace *packed = NULL;
+    l->list.n = 0;
+    l->tokens = 0;
+    if (l->ns->store->closing || list_caches(l, NULL)) return;
+    if (!atomic_load(&x->packed) && x->model && !l->model)
+        l->model = kvc_shared_model_open(x->model, 0, NULL);
+    if (!atomic_load(&x->packed)) learn(l);
+    if ((packed = kvc_learnt_namespace(l->ns))) move_caches(l, packed);
+    kvc_store_namespace_close(packed);
+}
+
+/* Returns 1 if so much was put to the lossless namespace meanwhile that it is to be looked at again,
+ * and else notes that the task ends. */
+static int goes_on(struct learning *l) {
+    struct kvc_learn *x = l->ns->learn;
     pthread_mutex_lock(&x->lock);
-    x->runs = 0;
+    if (l->tokens >= KVC_LEARNING_LEAST) x->every = l->tokens; /* it failed, if it is not packed */
+    const uint64_t enough = atomic_load(&x->packed) ? 1 : x->every;
+    const int more = x->fresh >= enough && !l->ns->store->closing;
+    x->fresh = more ? 0 : x->fresh;
+    x->runs = more;
     x->has_run = 1;
-    x->there = l->tokens;
-    if (l->tokens >= x->wanted) x->wanted = 2 * l->tokens;
     pthread_mutex_unlock(&x->lock);
+    return more;
+}
+
+static void run(struct kvc_task *task) {
+    struct learning *l = (struct learning *)task;
+    struct kvc_store_namespace *ns = l->ns;
+    if (!l->in_a_hurry) give_way();
+    do look(l);
+    while (goes_on(l));
     kvc_shared_model_close(l->model);
     free(l->list.item);
     free(l);
     kvc_queue_remove(ns->store, 0);
     kvc_store_namespace_close(ns);
-}
-
-static void run(struct kvc_task *task) {
-    struct learning *l = (struct learning *)task;
-    const struct kvc_learn *x = l->ns->learn;
-    if (!l->in_a_hurry) give_way();
-    if (!l->ns->store->closing && !list_caches(l, NULL)) {
-        if (x->model && !atomic_load(&x->packed)) l->model = kvc_shared_model_open(x->model, 0, NULL);
-        if (!atomic_load(&x->packed)) learn(l);
-        struct kvc_store_namespace *packed = kvc_learnt_namespace(l->ns);
-        if (packed) move_caches(l, packed);
-        kvc_store_namespace_close(packed);
-    }
-    end(l);
 }
 
 /* Returns the thread of learning, which is started once it is needed. */
@@ -568,12 +579,12 @@ static struct kvc_workers *learner_of(struct kvc_store *s) {
     return w;
 }
 
-/* Notes that tokens were put. Returns 1 if the caches are to be looked at now. */
+/* Notes that tokens were put. Returns 1 if the store is to be looked at now. */
 static int is_due(struct kvc_learn *x, uint64_t tokens) {
     pthread_mutex_lock(&x->lock);
     x->fresh += tokens;
-    const int enough = x->there + x->fresh >= x->wanted,
-              due = !x->runs && (!x->has_run || (!atomic_load(&x->packed) && enough));
+    const int more = !atomic_load(&x->packed) && x->fresh >= x->every,
+              due = !x->runs && (more || !x->has_run);
     if (due) x->fresh = 0;
     x->runs |= due;
     pthread_mutex_unlock(&x->lock);

@@ -383,8 +383,9 @@ int kvc_store_put_name(struct kvc_store_namespace *ns, const struct kvc_store_na
         kvc_learn_refused(ns);
         status = put_name(ns, name, f, &o, &why);
     }
+    kvc_file_describe(f, &facts);
+    if (!status) kvc_learn_note(ns, packed ? 0 : facts.tokens, 0);
     kvc_store_namespace_close(packed);
-    if (!status && !kvc_file_describe(f, &facts)) kvc_learn_note(ns, facts.tokens, 0);
     if (e) *e = why;
     return status;
 }
@@ -449,7 +450,8 @@ static void put_run(struct kvc_task *task) {
     const int status = job->asked->store->closing
                            ? kvc_fail(&job->error, KVC_ERR_IO, "the store is being closed")
                            : run_put(job, &job->error);
-    if (!status) kvc_learn_note(job->asked, tokens_of(job), job->options.wait);
+    if (!status)
+        kvc_learn_note(job->asked, job->ns == job->asked ? tokens_of(job) : 0, job->options.wait);
     kvc_file_close(job->given); /* it reads from what the caller may close then */
     job->given = NULL;
     if (job->options.done) job->options.done(job->options.state, !status);

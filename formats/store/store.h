@@ -154,8 +154,9 @@ int kvc_learn_has_unpacked(const struct kvc_store_namespace *ns);
 /* Looks for what was learnt before; with `puts`, which f is about to be, also for a profile that fits
  * f, in the folders of profiles. f is a cache of the namespace. Calls tiers. */
 void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, int puts);
-/* Notes that tokens were put, and has a profile learnt once they are enough: with the lowest
- * priority, unless the caller is in a hurry. */
+/* Notes that tokens were put to the lossless namespace, or 0 that some were to that of the profile,
+ * and has a profile learnt once there are enough: with the lowest priority, unless the caller is in
+ * a hurry. */
 void kvc_learn_note(struct kvc_store_namespace *ns, uint64_t tokens, int in_a_hurry);
 /* Notes that the recipe refused a cache with the learnt profile, which was put as it is. */
 void kvc_learn_refused(struct kvc_store_namespace *ns);

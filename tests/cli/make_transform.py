@@ -3,7 +3,7 @@
 
     make_transform.py cache FILE TOKENS [queries=N] [hidden] [other] [dtype=bf16] [interleaved] [no-rope] [pre] [text=N] [ids=N]
         [MODEL]
-    make_transform.py slot FILE TOKENS [window=N] [text=N] [MODEL]
+    make_transform.py slot FILE TOKENS [window=N] [text=N] [ids=N] [MODEL]
     make_transform.py profile FILE [sliding-facts] [metric=fisher] [no-queries] [no-rope] [name=NAME] [fingerprint=KIND.ALGORITHM=HEX] [MODEL]
 
 MODEL is what all must agree on: layers=3 heads=2 dim=32 theta=10000 seed=1 sliding=000 local=10000; `sliding` has a digit for each
@@ -191,7 +191,7 @@ def make_slot():
             of_heads = [[heads[layer][h][role].draw(text) for _ in range(tokens)] for h in range(HEADS)]
             rows[layer, role] = [[x for rows_of_head in of_heads for x in (
                 turned(rows_of_head[t], t, layer) if role == "k" else rows_of_head[t])] for t in range(tokens)]
-    words = [-1, 1, tokens, *(7919 * i % 50000 for i in range(tokens)), 0]
+    words = [-1, 1, tokens, *((7919 * i + int(options.get("ids", 0))) % 50000 for i in range(tokens)), 0]
     out = struct.pack(f"<III{len(words)}i", 0x67677371, 4, len(words), *words)
     out += body([i for i in range(LAYERS) if SLIDING[i] == "0"], rows, range(tokens))
     if "1" in SLIDING:

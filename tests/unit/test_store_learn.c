@@ -1,0 +1,195 @@
+/* test_store_learn.c: profiles that a store learns: from named caches, by several handles, not from
+ * objects that are damaged or another's; and the object that says what was learnt. The command's
+ * behaviour is tests/cli/store-learn. */
+#include "store_support.h"
+
+#include "codecs/floats.h"
+
+enum { CACHES = 10, TOKENS = 1024 };
+
+/* Fills a cache with rows that have directions of different size, as those of models. */
+static void fill(struct made *x, uint32_t seed) {
+    for (unsigned i = 0; i < ARRAYS; i++)
+        for (size_t t = 0; t < TOKENS * DIM; t++) {
+            int sum = 0;
+            for (unsigned k = 0; k < 4; k++) {
+                seed = seed * 1664525 + 1013904223;
+                sum += (int)(seed >> 28);
+            }
+            const float value = (float)(sum - 30) / (float)(1 + t % DIM);
+            kvc_from_floats(x->rows[i] + 2 * t, &value, 1, KVC_F16);
+        }
+}
+
+static struct made *make_text(uint32_t number) {
+    static const char *const facts[] = {"model.name=m", "model.architecture=llama",
+                                        "rope.pairing=none", NULL};
+    struct made *x = make(TOKENS, (int32_t)number * 2000, facts);
+    fill(x, number);
+    return x;
+}
+
+static struct kvc_store_namespace *open_learning(struct kvc_store *s, const struct made *x) {
+    const struct kvc_store_namespace_options o = {.size = sizeof o,
+                                                  .chunk = CHUNK,
+                                                  .recipe = "small"};
+    return open_namespace_with(s, x, &o);
+}
+
+static struct kvc_store_name name_of(char text[8], unsigned i) {
+    return (struct kvc_store_name){text, (size_t)snprintf(text, 8, "n%u", i)};
+}
+
+static int is_there(struct kvc_store_namespace *ns, unsigned i) {
+    char text[8];
+    uint8_t there;
+    const struct kvc_store_name name = name_of(text, i);
+    assert_true(kvc_store_find_names(ns, &name, 1, &there, NULL, NULL) >= 0);
+    return there;
+}
+
+static void put_named(struct kvc_store_namespace *ns, const struct made *x, unsigned i) {
+    char text[8];
+    const struct kvc_store_name name = name_of(text, i);
+    struct kvc_error e;
+    if (kvc_store_put_name(ns, &name, x->f, NULL, &e)) fail_msg("%s", e.message);
+}
+
+/* Returns 1 if the cache of a name has the rows of x, and 0 if others. */
+static int is_exact(struct kvc_store_namespace *ns, const struct made *x, unsigned i) {
+    struct made *y = calloc(1, sizeof *y);
+    char text[8];
+    const struct kvc_store_name name = name_of(text, i);
+    struct kvc_error e;
+    assert_non_null(y);
+    describe(y, TOKENS);
+    if (kvc_store_load_name(ns, &name, &y->m, NULL, &e) != 1) fail_msg("%s", e.message);
+    const int same = memcmp(y->rows[0], x->rows[0], TOKENS * ROW) == 0;
+    free(y);
+    return same;
+}
+
+static void named_caches(void **state) {
+    (void)state;
+    struct kvc_store *s = open_store("named", ""), *later;
+    struct made *x[CACHES];
+    for (unsigned i = 0; i < CACHES; i++) x[i] = make_text(i + 1);
+    struct kvc_store_namespace *ns = open_learning(s, x[0]), *other;
+    struct kvc_store_namespace_info info = {.size = sizeof info};
+    char gathered[65];
+    snprintf(gathered, sizeof gathered, "%s", kvc_store_namespace_name(ns));
+    for (unsigned i = 0; i < 4; i++) put_named(ns, x[i], i);
+    assert_int_equal(kvc_store_flush(s, 0), 0);
+    assert_int_equal(kvc_store_counter(s, "learnt_profiles"), 0);
+    assert_string_equal(kvc_store_namespace_name(ns), gathered);
+    for (unsigned i = 0; i < 4; i++) assert_true(is_there(ns, i) && is_exact(ns, x[i], i));
+    for (unsigned i = 4; i < CACHES; i++) put_named(ns, x[i], i);
+    assert_int_equal(kvc_store_flush(s, 0), 0);
+    assert_int_equal(kvc_store_counter(s, "learnt_profiles"), 1);
+    assert_int_equal(kvc_store_counter(s, "refused_profiles"), 0);
+    assert_string_not_equal(kvc_store_namespace_name(ns), gathered);
+    kvc_store_namespace_describe(ns, &info);
+    assert_false(info.lossless);
+    for (unsigned i = 0; i < CACHES; i++) assert_true(is_there(ns, i) && !is_exact(ns, x[i], i));
+    assert_false(is_there(ns, CACHES));
+    /* another process knows it at once, and neither learns nor keeps what is removed */
+    later = open_store("named", "");
+    other = open_learning(later, x[0]);
+    assert_string_equal(kvc_store_namespace_name(other), kvc_store_namespace_name(ns));
+    const struct kvc_store_name name = {"n3", 2};
+    assert_int_equal(kvc_store_drop_names(other, &name, 1, NULL), 0);
+    assert_false(is_there(other, 3));
+    put_named(other, x[3], 3);
+    assert_false(is_exact(other, x[3], 3));
+    assert_int_equal(kvc_store_flush(later, 0), 0);
+    assert_int_equal(kvc_store_counter(later, "learnt_profiles"), 0);
+    kvc_store_namespace_close(other);
+    kvc_store_close(later);
+    kvc_store_namespace_close(ns);
+    kvc_store_close(s);
+    for (unsigned i = 0; i < CACHES; i++) unmake(x[i]);
+}
+
+/* Two handles of one store learn once, whoever puts first; chunks of both are found by each. */
+static void two_handles(void **state) {
+    (void)state;
+    struct kvc_store *s = open_store("two", "");
+    struct made *x[CACHES];
+    struct kvc_store_namespace *ns[2];
+    for (unsigned i = 0; i < CACHES; i++) x[i] = make_text(i + 1);
+    for (unsigned i = 0; i < 2; i++) ns[i] = open_learning(s, x[0]);
+    for (unsigned i = 0; i < CACHES; i++) put(ns[i % 2], x[i]);
+    assert_int_equal(kvc_store_flush(s, 0), 0);
+    for (unsigned i = 0; i < 2; i++) put(ns[i], x[i]); /* a handle looks when it puts */
+    assert_int_equal(kvc_store_flush(s, 0), 0);
+    assert_int_equal(kvc_store_counter(s, "learnt_profiles"), 1);
+    assert_string_equal(kvc_store_namespace_name(ns[0]), kvc_store_namespace_name(ns[1]));
+    for (unsigned i = 0; i < CACHES; i++) {
+        struct kvc_store_hit *hit = find_n(ns[i % 2], x[i]->ids, TOKENS);
+        assert_int_equal(found_of(hit), TOKENS);
+        kvc_store_hit_free(hit);
+    }
+    for (unsigned i = 0; i < 2; i++) kvc_store_namespace_close(ns[i]);
+    kvc_store_close(s);
+    for (unsigned i = 0; i < CACHES; i++) unmake(x[i]);
+}
+
+/* A store of which a chunk is cut short learns from the others. */
+static int cut_short(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    (void)at;
+    const char *dot = strrchr(path, '.');
+    if (kind != FTW_F || !dot || strcmp(dot, ".kv") != 0) return 0;
+    return truncate(path, st->st_size / 2) ? -1 : 1;
+}
+
+static void damaged(void **state) {
+    (void)state;
+    struct kvc_store *s = open_store("bad", "");
+    struct made *x[CACHES];
+    char path[256];
+    for (unsigned i = 0; i < CACHES; i++) x[i] = make_text(i + 1);
+    struct kvc_store_namespace *ns = open_learning(s, x[0]);
+    put(ns, x[0]);
+    snprintf(path, sizeof path, "%s/bad/obj", folder);
+    assert_int_equal(nftw(path, cut_short, 8, FTW_PHYS), 1);
+    for (unsigned i = 1; i < CACHES; i++) put(ns, x[i]);
+    assert_int_equal(kvc_store_flush(s, 0), 0);
+    assert_int_equal(kvc_store_counter(s, "learnt_profiles"), 1);
+    struct kvc_store_hit *hit = find_n(ns, x[CACHES - 1]->ids, TOKENS);
+    assert_int_equal(found_of(hit), TOKENS);
+    kvc_store_hit_free(hit);
+    kvc_store_namespace_close(ns);
+    kvc_store_close(s);
+    for (unsigned i = 0; i < CACHES; i++) unmake(x[i]);
+}
+
+static void text(void **state) {
+    (void)state;
+    uint8_t hash[KVC_KEY_BYTES], got[KVC_KEY_BYTES], none[KVC_KEY_BYTES] = {0};
+    char good[KVC_LEARNT_TEXT], bad[KVC_LEARNT_TEXT];
+    for (unsigned i = 0; i < sizeof hash; i++) hash[i] = (uint8_t)(i * 37 + 5);
+    const size_t n = kvc_learnt_text(hash, good);
+    assert_int_equal(n, 86);
+    assert_int_equal(kvc_learnt_read(good, n, got, NULL), 0);
+    assert_memory_equal(got, hash, sizeof got);
+    for (size_t i = 0; i < n; i++) { /* any other byte, any other length */
+        struct kvc_error e;
+        assert_int_equal(kvc_learnt_read(good, i, got, &e), -1);
+        assert_int_equal(e.code, KVC_ERR_DAMAGED);
+        memcpy(bad, good, n);
+        bad[i] = 'X';
+        assert_int_equal(kvc_learnt_read(bad, n, got, &e), -1);
+    }
+    const size_t m = kvc_learnt_text(none, good);
+    assert_string_equal(good, "kvc learnt 1\nprofile none\n");
+    assert_int_equal(kvc_learnt_read(good, m, got, NULL), 0);
+    assert_memory_equal(got, none, sizeof got);
+    assert_int_equal(kvc_learnt_read("", 0, got, NULL), -1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(named_caches),
+                                       cmocka_unit_test(two_handles), cmocka_unit_test(damaged),
+                                       cmocka_unit_test(text)};
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
