@@ -101,15 +101,12 @@ struct kvc_store_hit_info store_hit_info(const struct kvc_store_hit *hit) {
     return info;
 }
 
-/* Returns 1 if a hit is better than the best so far: longer, or of equal ones an exact one; where a
- * recipe is asked for, one that it packed. */
-static int is_better(const struct store_tool *t, const struct kvc_store_hit *hit,
-                     const struct kvc_store_namespace *ns, const struct store_found *best) {
-    const int exact = !t->of_namespace.recipe;
+/* Returns 1 if a hit is better than the best so far: longer, or of equal ones an exact one. */
+static int is_better(const struct kvc_store_hit *hit, const struct kvc_store_namespace *ns,
+                     const struct store_found *best) {
     const uint64_t tokens = store_hit_info(hit).tokens, most = store_hit_info(best->hit).tokens;
     if (tokens != most || !best->hit) return tokens > most;
-    return store_namespace_info(ns).lossless == exact &&
-           store_namespace_info(best->ns).lossless != exact;
+    return store_namespace_info(ns).lossless && !store_namespace_info(best->ns).lossless;
 }
 
 int store_find_longest(struct store_tool *t, const struct store_namespaces *namespaces,
@@ -124,7 +121,7 @@ int store_find_longest(struct store_tool *t, const struct store_namespaces *name
             status = store_trouble(t);
             break;
         }
-        const int better = is_better(t, hit, ns, found);
+        const int better = is_better(hit, ns, found);
         kvc_store_hit_free(better ? found->hit : hit);
         if (better) *found = (struct store_found){.hit = hit, .ns = ns};
     }

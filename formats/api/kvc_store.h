@@ -94,12 +94,14 @@ KVC_STORE_API void kvc_store_namespace_close(struct kvc_store_namespace *ns); /*
 KVC_STORE_API const char *kvc_store_namespace_name(const struct kvc_store_namespace *ns);
 KVC_STORE_API const char *kvc_store_namespace_facts(const struct kvc_store_namespace *ns);
 KVC_STORE_API uint64_t kvc_store_namespace_chunk(const struct kvc_store_namespace *ns);
-/* Texts belong to the namespace. */
+/* Texts and the profile belong to the namespace. */
 struct kvc_store_namespace_info {
     size_t size;          /* of this struct; set by the caller */
     int lossless;         /* its values are those of their sources */
     const char *fidelity; /* "lossless", or the recipe that its values went through */
     const char *recipe;   /* that chunks are packed with; NULL: split */
+    const void *profile;  /* that they are packed with, given or learnt: the bytes of its file; NULL */
+    size_t profile_bytes;
 };
 KVC_STORE_API int kvc_store_namespace_describe(const struct kvc_store_namespace *ns,
                                                struct kvc_store_namespace_info *info);

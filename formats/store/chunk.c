@@ -56,12 +56,25 @@ static int check_name(const struct kvc_chunk *x, const struct claim *c, struct k
                     "the object is of another name than the one it is kept under");
 }
 
-static int check_namespace(const struct kvc_chunk *x, const struct claim *c, struct kvc_error *e) {
-    const struct kvc_store_namespace *own = x->ns;
-    uint8_t ns[KVC_KEY_BYTES];
-    if (kvc_file_namespace(c->file, own->chunk, own->has_tenant ? own->tenant : NULL, ns, e))
-        return -1;
-    return memcmp(ns, own->hash, sizeof ns) == 0 ? 0 : refuse("is of another namespace", e);
+/* Returns 1 if a cache would be of the namespace, once its recipe packed it. One that lost values
+ * already would not. */
+static int would_be_of(const struct kvc_store_namespace *ns, const struct kvc_file *f) {
+    struct kvc_namespace_facts facts = {.size = sizeof facts};
+    const struct kvc_namespace_options how = {.size = sizeof how,
+                                              .recipe = ns->recipe,
+                                              .chunk = ns->chunk,
+                                              .tenant = ns->has_tenant ? ns->tenant : NULL};
+    char *text = ns->recipe ? kvc_namespace_of(f, &how, &facts, NULL) : NULL;
+    free(text);
+    return text && memcmp(facts.ns, ns->hash, sizeof facts.ns) == 0;
+}
+
+int kvc_chunk_check_namespace(const struct kvc_store_namespace *ns, const struct kvc_file *f,
+                              struct kvc_error *e) {
+    uint8_t hash[KVC_KEY_BYTES];
+    if (kvc_file_namespace(f, ns->chunk, ns->has_tenant ? ns->tenant : NULL, hash, e)) return -1;
+    if (memcmp(hash, ns->hash, sizeof hash) == 0 || would_be_of(ns, f)) return 0;
+    return refuse("is of another namespace", e);
 }
 
 /* Gives the file the profile that its rows need, found once for all chunks of the namespace. */
@@ -102,7 +115,7 @@ static int prove(const struct kvc_chunk *chunk, struct kvc_file *f, int hashes,
     const int failed = chunk->name    ? check_name(chunk, &c, e)
                        : chunk->whole ? check_whole(chunk, &c, e)
                                       : check_tokens(chunk, &c, e);
-    if (failed || kvc_file_check_prefix(f, e) || check_namespace(chunk, &c, e)) return -1;
+    if (failed || kvc_file_check_prefix(f, e) || kvc_chunk_check_namespace(chunk->ns, f, e)) return -1;
     if (find_profile(chunk, f, c.prefix.profile, e)) return -1;
     return hashes ? kvc_file_check_hashes(f, e) : 0;
 }

@@ -1,7 +1,7 @@
 /* learn.c: profiles that a store learns from what it holds. A recipe that wants a profile and has
- * none keeps caches in their lossless namespace until these are enough to learn from; then in the
- * namespace of recipe and profile, to which those before are moved. Spec: STORE.md, "Learning". Not
- * for how a profile comes of rows (kvc_learning_start()). */
+ * none keeps caches lossless in its namespace until these are enough to learn from; then packed in
+ * the namespace of recipe and profile, to which those before are moved. Spec: STORE.md, "Learning".
+ * Not for how a profile comes of rows (kvc_learning_start()). */
 #include "formats/store/store.h"
 
 #include "formats/api/kvc_inspect.h"
@@ -15,59 +15,53 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Of a lossless namespace. Lives as long as it. */
+/* Of the namespace of a recipe without a profile. Lives as long as it. */
 struct kvc_learn {
-    char *recipe;
     char *model; /* path of weights; NULL: none */
     /* of recipe and profile; NULL: nothing was learnt yet. Is set once. */
     _Atomic(struct kvc_store_namespace *) packed;
-    atomic_int has_unpacked; /* the lossless namespace may have caches, although there is `packed` */
+    atomic_int has_unpacked; /* the other one may have caches, although there is `packed` */
     pthread_mutex_t lock;    /* of what follows */
     uint64_t fresh, every;   /* tokens that were put since the last look, and after which to look */
     int runs, has_run;       /* a task looks, or will; has looked */
 };
 
+/* Returns 1 for a cache that lost nothing: other values would teach their loss. */
+static int is_lossless(const struct kvc_file *f) {
+    struct kvc_namespace_facts facts = {.size = sizeof facts};
+    char *text = kvc_namespace_of(f, NULL, &facts, NULL);
+    free(text);
+    return text && strcmp(facts.fidelity, "lossless") == 0;
+}
+
 int kvc_learn_prepare(struct kvc_learn **learn, const struct kvc_file *f,
-                      const struct kvc_store_namespace_options *options,
-                      struct kvc_store_namespace_options *own, struct kvc_error *e) {
+                      const struct kvc_store_namespace_options *options, struct kvc_error *e) {
     struct kvc_recipe_info recipe = {.size = sizeof recipe};
-    struct kvc_namespace_facts plain = {.size = sizeof plain}, facts = {.size = sizeof facts};
-    const struct kvc_namespace_options how = {.size = sizeof how, .recipe = options->recipe};
-    struct kvc_file_facts source = {.size = sizeof source};
-    *own = *options;
+    struct kvc_file_facts facts = {.size = sizeof facts};
+    *learn = NULL;
     if (!options->recipe || options->profile || options->no_learning) return 0;
     if (kvc_recipe_describe(options->recipe, &recipe, e)) return -1;
-    if (!recipe.lossy || !recipe.profiled) return 0;
-    char *text = kvc_namespace_of(f, NULL, &plain, NULL);
-    free(text);
-    /* values that lost something already would teach their loss */
-    if (!text || strcmp(plain.fidelity, "lossless") != 0 || kvc_file_describe(f, &source) ||
-        source.heads_unknown)
+    if (!recipe.lossy || !recipe.profiled || !is_lossless(f) || kvc_file_describe(f, &facts) ||
+        facts.heads_unknown)
         return 0;
-    if (!own->chunk) { /* that of the recipe, so that a chunk becomes a chunk */
-        if (!(text = kvc_namespace_of(f, &how, &facts, e))) return -1;
-        own->chunk = facts.chunk;
-        free(text);
-    }
     struct kvc_learn *x = calloc(1, sizeof *x);
     if (!x) return kvc_fail_memory(e, "what a store learns");
     pthread_mutex_init(&x->lock, NULL);
     atomic_init(&x->has_unpacked, 1);
     x->every = KVC_LEARNING_LEAST / 8; /* others put too */
-    x->recipe = strdup(options->recipe);
     x->model = options->model ? strdup(options->model) : NULL;
-    own->recipe = NULL;
+    if (!x->model && options->model) {
+        kvc_learn_free(x);
+        return kvc_fail_memory(e, "what a store learns");
+    }
     *learn = x;
-    if (x->recipe && !x->model == !options->model) return 0;
-    kvc_learn_free(x);
-    return kvc_fail_memory(e, "what a store learns");
+    return 0;
 }
 
 void kvc_learn_free(struct kvc_learn *x) {
     if (!x) return;
     kvc_store_namespace_close(x->packed);
     pthread_mutex_destroy(&x->lock);
-    free(x->recipe);
     free(x->model);
     free(x);
 }
@@ -154,12 +148,13 @@ static void use_profile(struct kvc_store_namespace *ns, const struct kvc_file *f
                         struct kvc_profile *p) {
     struct kvc_learn *x = ns->learn;
     struct kvc_store_namespace *none = NULL,
-                               *packed = kvc_namespace_packed(ns, f, x->recipe, p, NULL);
+                               *packed = kvc_namespace_packed(ns, f, p, NULL);
     if (!packed) return;
     if (!atomic_compare_exchange_strong(&x->packed, &none, packed)) {
         kvc_store_namespace_close(packed); /* another thread was faster */
         return;
     }
+    if (!packed->packs_with) atomic_store(&x->has_unpacked, 0); /* it is the same namespace */
     pthread_mutex_lock(&x->lock);
     x->has_run = 0; /* what this process put before is to be moved */
     pthread_mutex_unlock(&x->lock);
@@ -189,12 +184,12 @@ static void adopt(struct kvc_store_namespace *ns, const struct kvc_file *f, stru
 void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, int puts) {
     const struct kvc_learn *x = ns->learn;
     if (!x || atomic_load(&x->packed) || !ns->store->io || use_learnt(ns, f) || !puts) return;
-    const struct kvc_write_options how = {.size = sizeof how, .threads = 1, .recipe = x->recipe};
+    const struct kvc_write_options how = {.size = sizeof how, .threads = 1, .recipe = ns->recipe};
     struct kvc_profile *p = kvc_shared_profile_choose(f, &how);
     if (p) adopt(ns, f, p);
 }
 
-/* --- the caches of the lossless namespace --- */
+/* --- the caches that are lossless --- */
 
 /* What a task works at. */
 struct learning {
@@ -232,7 +227,7 @@ static size_t same_object(const struct kvc_list *list, size_t i) {
     return n;
 }
 
-/* Opens bytes as a cache of the namespace. */
+/* Opens bytes as a lossless cache of the namespace. */
 static struct kvc_file *open_bytes(const struct learning *l, const struct kvc_object *o,
                                    const struct kvc_bytes *bytes, const struct kvc_model *model,
                                    struct kvc_error *e) {
@@ -241,16 +236,14 @@ static struct kvc_file *open_bytes(const struct learning *l, const struct kvc_ob
                                           .format = "kvc",
                                           .profile_folders = "",
                                           .shared_model = model};
-    uint8_t hash[KVC_KEY_BYTES];
     size_t size = bytes->size;
     if (kvc_chunk_signature(ns->store, o, bytes->data, &size, e)) return NULL;
     struct kvc_file *f = kvc_file_open_memory(bytes->data, size, &open, e);
     int status = f ? kvc_file_check_hashes(f, e) : -1;
     if (!status) status = kvc_file_check_prefix(f, e);
-    if (!status)
-        status = kvc_file_namespace(f, ns->chunk, ns->has_tenant ? ns->tenant : NULL, hash, e);
-    if (!status && memcmp(hash, ns->hash, sizeof hash) != 0)
-        status = kvc_fail(e, KVC_ERR_DAMAGED, "it is of another namespace");
+    if (!status) status = kvc_chunk_check_namespace(ns, f, e);
+    if (!status && !is_lossless(f))
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "it has lost values already");
     if (!status) return f;
     kvc_file_close(f);
     return NULL;
@@ -333,7 +326,7 @@ static struct kvc_profile *learn_without(struct learning *l, size_t i, const str
                                              .threads = 1};
     const struct kvc_write_options packs = {.size = sizeof packs,
                                             .threads = 1,
-                                            .recipe = l->ns->learn->recipe};
+                                            .recipe = l->ns->recipe};
     struct kvc_learning *learning = kvc_learning_start(&how, e);
     int status = learning ? add_caches(l, learning, i + same_object(&l->list, i), e) : -1;
     struct kvc_profile *p = status ? NULL : finish(learning, e);
@@ -388,12 +381,8 @@ static int is_of(const struct kvc_store_namespace *ns, const void *data, size_t 
     const struct kvc_open_options open = {.size = sizeof open,
                                           .format = "kvc",
                                           .profile_folders = ""};
-    uint8_t hash[KVC_KEY_BYTES];
     struct kvc_file *f = kvc_file_open_memory(data, size, &open, NULL);
-    const int is = f &&
-                   !kvc_file_namespace(f, ns->chunk, ns->has_tenant ? ns->tenant : NULL, hash,
-                                       NULL) &&
-                   memcmp(hash, ns->hash, sizeof hash) == 0;
+    const int is = f && !kvc_chunk_check_namespace(ns, f, NULL);
     kvc_file_close(f);
     return is;
 }
@@ -495,7 +484,7 @@ static void remove_moved(struct learning *l, struct kvc_list *moved) {
     kvc_list_remove(l->ns->store, moved, NULL);
 }
 
-/* Moves what the lossless namespace has to that of the profile. */
+/* Moves lossless caches to the namespace of the profile. */
 static void move_caches(struct learning *l, struct kvc_store_namespace *packed) {
     struct kvc_list moved = {.n = 0}, *list = &l->list;
     struct kvc_object *twin = calloc(list->n + 1, sizeof *twin);
@@ -538,12 +527,13 @@ static void look(struct learning *l) {
     if (!atomic_load(&x->packed) && x->model && !l->model)
         l->model = kvc_shared_model_open(x->model, 0, NULL);
     if (!atomic_load(&x->packed)) learn(l);
-    if ((packed = kvc_learnt_namespace(l->ns))) move_caches(l, packed);
+    packed = kvc_learnt_namespace(l->ns);
+    if (packed && packed->packs_with) move_caches(l, packed);
     kvc_store_namespace_close(packed);
 }
 
-/* Returns 1 if so much was put to the lossless namespace meanwhile that it is to be looked at again,
- * and else notes that the task ends. */
+/* Returns 1 if so much was put losslessly meanwhile that it is to be looked at again, and else notes
+ * that the task ends. */
 static int goes_on(struct learning *l) {
     struct kvc_learn *x = l->ns->learn;
     pthread_mutex_lock(&x->lock);

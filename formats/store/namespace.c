@@ -39,12 +39,23 @@ uint64_t kvc_store_namespace_chunk(const struct kvc_store_namespace *ns) {
     return ns->chunk;
 }
 
+static struct kvc_profile_info profile_info(const struct kvc_profile *p) {
+    struct kvc_profile_info info = {.size = sizeof info};
+    kvc_shared_profile_describe(p, &info);
+    return info;
+}
+
 int kvc_store_namespace_describe(const struct kvc_store_namespace *ns,
                                  struct kvc_store_namespace_info *info) {
     ns = kvc_learnt_or_own(ns);
-    const struct kvc_store_namespace_info own = {.lossless = ns->lossless,
-                                                 .fidelity = ns->fidelity,
-                                                 .recipe = ns->recipe};
+    struct kvc_store_namespace_info own = {.lossless = ns->lossless,
+                                           .fidelity = ns->fidelity,
+                                           .recipe = ns->recipe};
+    if (ns->packs_with) {
+        const struct kvc_profile_info profile = profile_info(ns->packs_with);
+        own.profile = profile.data;
+        own.profile_bytes = profile.bytes;
+    }
     return kvc_sized_give(info, &own, sizeof own, "kvc_store_namespace_info", NULL);
 }
 
@@ -114,18 +125,11 @@ struct kvc_store_namespace *
 kvc_store_namespace_like(struct kvc_store *s, const struct kvc_file *f,
                          const struct kvc_store_namespace_options *options, struct kvc_error *e) {
     if (KVC_NULL(e, s, f)) return NULL;
-    struct kvc_store_namespace_options o, own;
-    struct kvc_learn *learn = NULL;
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e) ||
-        kvc_learn_prepare(&learn, f, &o, &own, e))
-        return NULL;
-    struct kvc_store_namespace *ns = new_namespace(s, &own, e);
-    if (!ns) {
-        kvc_learn_free(learn);
-        return NULL;
-    }
-    ns->learn = learn;
-    if (!describe(ns, f, &own, e)) {
+    struct kvc_store_namespace_options o;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e)) return NULL;
+    struct kvc_store_namespace *ns = new_namespace(s, &o, e);
+    if (!ns) return NULL;
+    if (!describe(ns, f, &o, e) && !kvc_learn_prepare(&ns->learn, f, &o, e)) {
         kvc_learn_look(ns, f, 0);
         return ns;
     }
@@ -133,22 +137,22 @@ kvc_store_namespace_like(struct kvc_store *s, const struct kvc_file *f,
     return NULL;
 }
 
-struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespace *lossless,
-                                                 const struct kvc_file *f, const char *recipe,
-                                                 struct kvc_profile *p, struct kvc_error *e) {
-    const struct kvc_store_namespace_options o = {.recipe = recipe, .chunk = lossless->chunk};
-    struct kvc_store_namespace *ns = empty_namespace(lossless->store, e);
-    if (!ns) {
+struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespace *ns,
+                                                 const struct kvc_file *f, struct kvc_profile *p,
+                                                 struct kvc_error *e) {
+    const struct kvc_store_namespace_options o = {.recipe = ns->recipe, .chunk = ns->chunk};
+    struct kvc_store_namespace *packed = empty_namespace(ns->store, e);
+    if (!packed) {
         kvc_shared_profile_close(p);
         return NULL;
     }
-    ns->packs_with = p;
-    ns->has_tenant = lossless->has_tenant;
-    memcpy(ns->tenant, lossless->tenant, sizeof ns->tenant);
-    ns->is_learnt = 1;
-    memcpy(ns->learnt_from, lossless->hash, sizeof ns->learnt_from);
-    if (!describe(ns, f, &o, e)) return ns;
-    kvc_store_namespace_close(ns);
+    packed->packs_with = p;
+    packed->has_tenant = ns->has_tenant;
+    memcpy(packed->tenant, ns->tenant, sizeof packed->tenant);
+    packed->is_learnt = 1;
+    memcpy(packed->learnt_from, ns->hash, sizeof packed->learnt_from);
+    if (!describe(packed, f, &o, e)) return packed;
+    kvc_store_namespace_close(packed);
     return NULL;
 }
 
@@ -225,11 +229,6 @@ static int settle_recipe(struct kvc_store_namespace *ns, const char *asked, stru
     if (!asked && kvc_recipe_describe(ns->fidelity, NULL, NULL)) return 0;
     if (take_recipe(ns, asked ? asked : ns->fidelity, e)) return -1;
     if (kvc_recipe_describe(ns->recipe, &info, e)) return -1;
-    if (ns->lossless && info.lossy && info.profiled) { /* what waits for a profile is packed so */
-        free(ns->recipe);
-        ns->recipe = NULL;
-        return 0;
-    }
     if (ns->lossless ? !info.lossy : !asked || kvc_recipe_has_fidelity(asked, ns->fidelity))
         return 0;
     return kvc_fail(e, KVC_ERR_USAGE,
@@ -263,12 +262,6 @@ kvc_store_namespace_named(struct kvc_store *s, const char *name,
 }
 
 /* --- what a namespace needs in the store --- */
-
-static struct kvc_profile_info profile_info(const struct kvc_profile *p) {
-    struct kvc_profile_info info = {.size = sizeof info};
-    kvc_shared_profile_describe(p, &info);
-    return info;
-}
 
 static struct kvc_object profile_object(const uint8_t *sha256) {
     struct kvc_object o = {.kind = KVC_OBJECT_PROFILE};

@@ -83,7 +83,7 @@ static int pack(const struct kvc_chunk *chunk, const struct kvc_file *f, unsigne
                                           .threads = threads,
                                           .progress = job && job->options.progress ? hear : NULL,
                                           .progress_state = job,
-                                          .recipe = ns->recipe,
+                                          .recipe = ns->learn ? NULL : ns->recipe,
                                           .shared_profile = ns->packs_with,
                                           .no_companions = 1};
     struct kvc_file *own = chunk->whole ? NULL : kvc_file_select(f, &part, e);

@@ -27,7 +27,7 @@ struct kvc_store_namespace {
     unsigned n_profiles;
     atomic_int is_copied; /* its facts were copied to the faster tiers */
     atomic_uint refs;     /* of the user and of puts under way */
-    /* of a lossless one whose caches are to be packed with a profile that is learnt; else NULL */
+    /* of one whose caches are lossless until a profile for its recipe was learnt; else NULL */
     struct kvc_learn *learn;
     int is_learnt; /* packs_with was learnt from the namespace of this hash */
     uint8_t learnt_from[KVC_KEY_BYTES];
@@ -64,11 +64,11 @@ int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const struct kvc
 int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES],
                      struct kvc_error *e);
 void kvc_namespace_hold(struct kvc_store_namespace *ns);
-/* Opens the namespace of caches like f, of a lossless namespace, that are packed by a recipe with a
- * profile that was learnt, which it takes over. */
-struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespace *lossless,
-                                                 const struct kvc_file *f, const char *recipe,
-                                                 struct kvc_profile *p, struct kvc_error *e);
+/* Opens the namespace of caches like f that the recipe of `ns` packs with a profile that was learnt
+ * from it, which it takes over; NULL: without one, which is `ns` itself, in another handle. */
+struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespace *ns,
+                                                 const struct kvc_file *f, struct kvc_profile *p,
+                                                 struct kvc_error *e);
 /* Stores what the namespace needs to be read by others: its facts and its profile. Does it once. */
 int kvc_namespace_store(struct kvc_store_namespace *ns, struct kvc_error *e);
 /* Puts the same to one tier once more, which may have evicted it, and so touches it. */
@@ -103,6 +103,9 @@ struct kvc_chunk {
  * names the object. *size becomes that without the signature. */
 struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size,
                                 int hashes, struct kvc_error *e);
+/* Refuses a cache that is not of the namespace, nor lossless and of it once it is packed. */
+int kvc_chunk_check_namespace(const struct kvc_store_namespace *ns, const struct kvc_file *f,
+                              struct kvc_error *e);
 /* Puts the name of an object before what is wrong with its bytes. */
 void kvc_chunk_blame(const struct kvc_object *o, struct kvc_error *e);
 /* Signs an object: appends what kvc_chunk_open() takes off. *data is reallocated. */
@@ -138,23 +141,22 @@ int kvc_learnt_read(const void *data, size_t size, uint8_t sha256[KVC_KEY_BYTES]
 enum { KVC_LEARNT_TEXT = 96 };
 size_t kvc_learnt_text(const uint8_t sha256[KVC_KEY_BYTES], char text[KVC_LEARNT_TEXT]);
 
-/* Takes from options what a namespace is to learn, if their recipe wants a profile and has none;
- * *own become those of the namespace that its caches go to until there is a profile. */
+/* Returns what a namespace learns for caches like f; *learn NULL: nothing, as its recipe takes no
+ * profile or has one. */
 int kvc_learn_prepare(struct kvc_learn **learn, const struct kvc_file *f,
-                      const struct kvc_store_namespace_options *options,
-                      struct kvc_store_namespace_options *own, struct kvc_error *e);
+                      const struct kvc_store_namespace_options *options, struct kvc_error *e);
 void kvc_learn_free(struct kvc_learn *x); /* NULL is legal */
 /* Returns the namespace of the profile that was learnt, for the caller to close; NULL: there is
  * none. */
 struct kvc_store_namespace *kvc_learnt_namespace(const struct kvc_store_namespace *ns);
 /* Returns it if there is one, and else ns; it lives as long as ns. */
 const struct kvc_store_namespace *kvc_learnt_or_own(const struct kvc_store_namespace *ns);
-/* Returns 1 if the lossless namespace may have caches that are not packed yet. */
+/* Returns 1 if the namespace itself may have caches, beside those of the profile. */
 int kvc_learn_has_unpacked(const struct kvc_store_namespace *ns);
 /* Looks for what was learnt before; with `puts`, which f is about to be, also for a profile that fits
  * f, in the folders of profiles. f is a cache of the namespace. Calls tiers. */
 void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, int puts);
-/* Notes that tokens were put to the lossless namespace, or 0 that some were to that of the profile,
+/* Notes that tokens were put losslessly, or 0 that some were to the namespace of the profile,
  * and has a profile learnt once there are enough: with the lowest priority, unless the caller is in
  * a hurry. */
 void kvc_learn_note(struct kvc_store_namespace *ns, uint64_t tokens, int in_a_hurry);

@@ -111,7 +111,13 @@ class StoreOptions(Sized):
 
 
 class StoreNamespaceOptions(Sized):
-    _fields_ = [("size", c.c_size_t), ("recipe", text), ("profile", text), ("chunk", u64), ("tenant_file", text)]
+    _fields_ = [("size", c.c_size_t), ("recipe", text), ("profile", text), ("chunk", u64), ("tenant_file", text),
+                ("no_learning", c.c_int), ("model", text)]
+
+
+class StoreNamespaceInfo(Sized):
+    _fields_ = [("size", c.c_size_t), ("lossless", c.c_int), ("fidelity", text), ("recipe", text), ("profile", pointer),
+                ("profile_bytes", c.c_size_t)]
 
 
 class PrefixExtra(c.Structure):
@@ -200,6 +206,7 @@ STORE = {
     "kvc_store_namespace_name": (text, _namespace),
     "kvc_store_namespace_facts": (text, _namespace),
     "kvc_store_namespace_chunk": (u64, _namespace),
+    "kvc_store_namespace_describe": (c.c_int, _namespace, c.POINTER(StoreNamespaceInfo)),
     "kvc_store_find": (_hit, _namespace, pointer, u64, c.POINTER(StoreFindOptions), _e),
     "kvc_store_hit_free": (None, _hit),
     "kvc_store_hit_info": (c.c_int, _hit, c.POINTER(StoreHitInfo)),

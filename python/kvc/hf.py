@@ -239,7 +239,8 @@ class Prefix(Unique):
             prefix.put(out.past_key_values, out.sequences)
 
     The model is told apart by a digest of its parameters in memory, or by its `weights` file or folder, as all programs of kvc do. Make
-    a new Prefix after a change of weights or adapters. `recipe`, `profile`, `chunk` and `tenant_file` are those of Store.namespace().
+    a new Prefix after a change of weights or adapters. `recipe`, `profile`, `chunk` and `tenant_file` are those of Store.namespace(),
+    where `weights` also serve to learn a profile.
 
     Layers with a sliding window keep all tokens in memory while the cache of get() is used, so that prompts which begin alike share chunks.
     Without `keep_windows` they keep their window, and a cache longer than that is stored as a whole: for prompts that go on from its end.
@@ -267,7 +268,7 @@ class Prefix(Unique):
         self._shapes = {key: (p.dtype, p.heads, p.dim) for key, p in _planes(cache).items()}
         self._device = self._only_device(cache)
         self._facts = _facts(cache, self._facts)
-        options: Dict[str, Any] = dict(recipe=recipe, profile=profile, chunk=chunk, tenant_file=tenant_file)
+        options: Dict[str, Any] = dict(recipe=recipe, profile=profile, chunk=chunk, tenant_file=tenant_file, model=weights)
         self.namespace: Namespace = self._open_namespace(store, 2, options)
         self.whole: Optional[Namespace] = None  # of caches in which layers have a window's tokens only
         if any(w > 0 for w in self._windows):

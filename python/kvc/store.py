@@ -87,12 +87,15 @@ class Store(_InStore):
         return f"<kvc.Store {'closed' if self.closed else self._tiers}>"
 
     def namespace(self, like: Any, *, recipe: Optional[str] = None, profile: Optional[Path] = None, chunk: int = 0,
-              tenant_file: Optional[Path] = None) -> "Namespace":
+              tenant_file: Optional[Path] = None, learn: bool = True, model: Optional[Path] = None) -> "Namespace":
         """Opens a namespace: that of caches that can stand for the File `like`, or one that is there, by the first digits of its name.
 
-        `recipe` packs the chunks (lossless by default), `chunk` is their tokens (a multiple of 256).
+        `recipe` packs the chunks (lossless by default), `chunk` is their tokens (a multiple of 256). A lossy recipe that a profile
+        serves, without one, has the store learn it, better with the weights in the file or folder `model`; without `learn` it
+        packs without.
         """
-        o = _lib.StoreNamespaceOptions(recipe=encode(recipe), profile=encode(profile), chunk=chunk, tenant_file=encode(tenant_file))
+        o = _lib.StoreNamespaceOptions(recipe=encode(recipe), profile=encode(profile), chunk=chunk, tenant_file=encode(tenant_file),
+                                       no_learning=not learn, model=encode(model))
         if not isinstance(like, (File, str)):
             raise TypeError(f"a namespace is that of an open kvc.File, or named by hex digits, not by {kind_of(like)}")
         pointer = self.pointer
@@ -101,7 +104,7 @@ class Store(_InStore):
                 address = call(self._library.kvc_store_namespace_like, pointer, like.pointer, c.byref(o))
             else:
                 address = call(self._library.kvc_store_namespace_named, pointer, encode(like), c.byref(o))
-            return Namespace._of_store(address, self, pointer, profile)
+            return Namespace._of_store(address, self, pointer)
         finally:
             del pointer  # a traceback that is kept must not keep the store open
 
@@ -173,13 +176,13 @@ class Namespace(_InStore):
     _made_by = "Store.namespace() opens a namespace"
     _library: c.CDLL
     store: Store
-    profile: Optional[Path]
+    _profile: Optional[int]  # a file in memory
 
     @classmethod
-    def _of_store(cls, address: int, store: Store, pointer: c.c_void_p, profile: Optional[Path]) -> "Namespace":
+    def _of_store(cls, address: int, store: Store, pointer: c.c_void_p) -> "Namespace":
         self = cls.__new__(cls)
         self._library = store._library
-        self.store, self.profile = store, profile
+        self.store, self._profile = store, None
         self._hold(address, self._library.kvc_store_namespace_close, parents=[store], held=[pointer])
         return self
 
@@ -199,6 +202,17 @@ class Namespace(_InStore):
     def chunk(self) -> int:
         """The tokens of a chunk: only whole chunks are found."""
         return int(self._library.kvc_store_namespace_chunk(self.pointer))
+
+    def _profile_path(self) -> Optional[str]:
+        """Returns a path of the profile that chunks are packed with."""
+        info = _lib.StoreNamespaceInfo()
+        self._library.kvc_store_namespace_describe(self.pointer, c.byref(info))
+        if self._profile is None and info.profile:
+            self._profile = os.memfd_create("kvc-profile", os.MFD_CLOEXEC)
+            weakref.finalize(self, os.close, self._profile)
+            with os.fdopen(os.dup(self._profile), "wb") as out:
+                out.write((c.c_char * info.profile_bytes).from_address(info.profile))
+        return None if self._profile is None else f"/proc/self/fd/{self._profile}"
 
     def find(self, tokens: Any, *, timeout: Optional[float] = None, extras: Sequence[Extra] = ()) -> "Hit":
         """Finds the longest prefix of the tokens that the store has, in whole chunks. A hit of 0 tokens is none.
@@ -413,7 +427,7 @@ class Hit(_InStore):
 
         def take(_: Any, at: int, tokens: int, data: int, size: int) -> None:
             nonlocal there
-            with cuda.in_memory(data, size, profile=encode(self._namespace.profile)) as source:
+            with cuda.in_memory(data, size, profile=encode(self._namespace._profile_path())) as source:
                 cuda.run(source, views, first=first, end=first + total, part=(at, at + tokens), convert=convert)
             there = min(at + tokens, first + total)
 

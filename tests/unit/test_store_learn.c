@@ -88,8 +88,8 @@ static void named_caches(void **state) {
     assert_int_equal(kvc_store_counter(s, "learnt_profiles"), 1);
     assert_int_equal(kvc_store_counter(s, "refused_profiles"), 0);
     assert_string_not_equal(kvc_store_namespace_name(ns), gathered);
-    kvc_store_namespace_describe(ns, &info);
-    assert_false(info.lossless);
+    assert_int_equal(kvc_store_namespace_describe(ns, &info), 0);
+    assert_true(info.profile && info.profile_bytes && !info.lossless);
     for (unsigned i = 0; i < CACHES; i++) assert_true(is_there(ns, i) && !is_exact(ns, x[i], i));
     assert_false(is_there(ns, CACHES));
     /* another process knows it at once, and neither learns nor keeps what is removed */

@@ -275,7 +275,7 @@ class Caches:
                 for number in geometry.numbers for role in geometry.roles}
         with open_arrays(like, facts=facts, layout="THD") as f:
             self.namespace: Namespace = owner.store.namespace(f, recipe=o.recipe, profile=getattr(o, "profile", None),
-                                                  chunk=chunk, tenant_file=o.tenant_file)
+                                                  chunk=chunk, tenant_file=o.tenant_file, model=o.weights)
 
     def open(self, views: Mapping[Key, np.ndarray], **options: Any) -> File:
         """Returns a handle of arrays of this geometry. Options are those of kvc.open_arrays()."""

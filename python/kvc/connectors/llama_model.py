@@ -115,7 +115,7 @@ class Prefixes:
             with open_slot(path, model) as like:
                 whole = any(t.part in ("window", "state") for t in like.tensors)
                 self._check(like, whole, streams, path)
-                return Served(self.store.namespace(like, **self._options), model, whole, streams)
+                return Served(self.store.namespace(like, model=model, **self._options), model, whole, streams)
         finally:
             self.folder.remove(os.path.basename(path))
 
