@@ -72,6 +72,38 @@ class TestStore(Case):
         self.namespace.drop_names(names)
         self.assertEqual(self.namespace.find_names(names), [False, False])
 
+    def test_learning(self):
+        """With a recipe that takes a profile, caches are exact until the store has learnt it, and small then."""
+        scale = np.logspace(0, -1.5, 16)
+        texts = [{key: (random.normal(size=(1024, 2, 16)) * scale).astype(np.float16) for key in KV} for _ in range(10)]
+        ids = [np.arange(1024) + 2000 * i for i in range(10)]
+        into = {key: np.zeros((1024, 2, 16), np.float16) for key in KV}
+
+        def put(namespace, i):
+            with kvc.open_arrays(texts[i], tokens=ids[i], facts=FACTS) as f:
+                self.assertTrue(namespace.put(f))
+
+        def is_exact(namespace, i):
+            with namespace.find(ids[i]) as hit:
+                self.assertEqual((hit.tokens, hit.load(into)), (1024, 1024))
+            self.assertTrue(np.allclose(into[0, "K"].astype(float), texts[i][0, "K"], atol=0.5))
+            return np.array_equal(into[0, "K"], texts[i][0, "K"])
+
+        with kvc.open_arrays(texts[0], facts=FACTS) as like:
+            namespace = self.store.namespace(like, recipe="small", chunk=256)
+            plain = self.store.namespace(like, recipe="small", chunk=256, learn=False)
+        for i in range(3):
+            put(namespace, i)
+        self.assertTrue(self.store.flush(60) and is_exact(namespace, 0))
+        for i in range(3, 10):
+            put(namespace, i)
+        self.assertTrue(self.store.flush(60))
+        self.assertEqual([self.store.stats[c] for c in ("learnt_profiles", "refused_profiles")], [1, 0])
+        self.assertFalse(any(is_exact(namespace, i) for i in range(10)))
+        put(plain, 0)
+        self.assertFalse(is_exact(plain, 0))
+        self.assertEqual(self.store.stats["learnt_profiles"], 1)
+
     def test_background(self):
         f = self.open_arrays()
         self.assertTrue(self.namespace.put(f, wait=False))
