@@ -108,7 +108,8 @@ BUDGET = {
     # checks of arguments; what the tools and the store did by themselves; weights for queries; folders of profiles, and
     # how one fits
     "formats/api": 6600,
-    "formats/store": 4340,  # checks of arguments; tiers, checks and moves of objects, which were in kvc-store
+    # checks of arguments; tiers, checks and moves of objects, which were in kvc-store; profiles that a store learns
+    "formats/store": 5290,
     "formats/store/tier": 700,
     "formats/store/backends": 9030,  # what doctor and stat asked of directories
     "cli": 5720,  # when kvc-pack learns a profile, and how profiles are kept

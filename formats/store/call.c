@@ -456,6 +456,15 @@ int kvc_store_put_counted(struct kvc_store *s, unsigned tier, const struct kvc_o
     return put;
 }
 
+int kvc_store_count(struct kvc_store *s, unsigned tier, const struct kvc_object *o, size_t n,
+                    kvc_instant deadline, size_t *found, struct kvc_error *e) {
+    struct kvc_call *c = kvc_call_ask(s, tier, KVC_OP_COUNT, o, n, deadline);
+    const int status = kvc_call_wait(c, e);
+    *found = status ? 0 : c->found;
+    kvc_call_release(c);
+    return status;
+}
+
 /* --- bad objects --- */
 
 #define BAD_TIME 60000000 /* a bad key counts as missing */

@@ -217,6 +217,11 @@ int kvc_store_put_counted(struct kvc_store *s, unsigned tier, const struct kvc_o
                           struct kvc_bytes *bytes, const struct kvc_tier_put *how,
                           kvc_instant deadline, struct kvc_error *e);
 
+/* Counts the objects of a chain that a tier has, from the first one on. -1 if it cannot be asked.
+ */
+int kvc_store_count(struct kvc_store *s, unsigned tier, const struct kvc_object *o, size_t n,
+                    kvc_instant deadline, size_t *found, struct kvc_error *e);
+
 /* --- bad objects --- */
 
 /* Takes what is wrong with an object: remembers a bad one as missing, and has its tier put it

@@ -80,15 +80,6 @@ static void prefix_answer(struct search *x, struct kvc_call *c, size_t from) {
     x->from = hit->chunks;
 }
 
-int kvc_store_count(struct kvc_store *s, unsigned tier, const struct kvc_object *o, size_t n,
-                    kvc_instant deadline, size_t *found, struct kvc_error *e) {
-    struct kvc_call *c = kvc_call_ask(s, tier, KVC_OP_COUNT, o, n, deadline);
-    const int status = kvc_call_wait(c, e);
-    *found = status ? 0 : c->found;
-    kvc_call_release(c);
-    return status;
-}
-
 /* Says how many tokens come from which tier. */
 void kvc_hit_list_tiers(struct kvc_store_hit *hit) {
     const struct kvc_store *s = hit->ns->store;

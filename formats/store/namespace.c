@@ -11,15 +11,19 @@
 
 /* --- opening --- */
 
-void kvc_namespace_hold(struct kvc_store_namespace *ns) {
-    atomic_fetch_add(&ns->refs, 1);
+static void free_learn(struct kvc_learn *x) {
+    if (!x) return;
+    kvc_store_namespace_close(x->packed);
+    pthread_mutex_destroy(&x->lock);
+    free(x->model);
+    free(x);
 }
 
 void kvc_store_namespace_close(struct kvc_store_namespace *ns) {
     if (!ns || atomic_fetch_sub(&ns->refs, 1) != 1) return;
     for (unsigned i = 0; i < ns->n_profiles; i++) kvc_shared_profile_close(ns->profile[i]);
     kvc_shared_profile_close(ns->packs_with);
-    kvc_learn_free(ns->learn);
+    free_learn(ns->learn);
     pthread_mutex_destroy(&ns->lock);
     free(ns->recipe);
     free(ns->fidelity);
@@ -121,18 +125,11 @@ static int describe(struct kvc_store_namespace *ns, const struct kvc_file *f,
     return o->recipe ? take_recipe(ns, facts.recipe, e) : 0;
 }
 
-struct kvc_store_namespace *
-kvc_store_namespace_like(struct kvc_store *s, const struct kvc_file *f,
-                         const struct kvc_store_namespace_options *options, struct kvc_error *e) {
-    if (KVC_NULL(e, s, f)) return NULL;
-    struct kvc_store_namespace_options o;
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e)) return NULL;
-    struct kvc_store_namespace *ns = new_namespace(s, &o, e);
-    if (!ns) return NULL;
-    if (!describe(ns, f, &o, e) && !kvc_learn_prepare(&ns->learn, f, &o, e)) {
-        kvc_learn_look(ns, f, 0);
-        return ns;
-    }
+struct kvc_store_namespace *kvc_namespace_open(struct kvc_store *s, const struct kvc_file *f,
+                                               const struct kvc_store_namespace_options *o,
+                                               struct kvc_error *e) {
+    struct kvc_store_namespace *ns = new_namespace(s, o, e);
+    if (!ns || !describe(ns, f, o, e)) return ns;
     kvc_store_namespace_close(ns);
     return NULL;
 }

@@ -6,7 +6,17 @@
 #include "formats/api/kvc_store.h"
 #include "formats/store/call.h"
 
-struct kvc_learn; /* learn.c */
+/* What a namespace learns, if its caches are lossless until there is a profile for its recipe
+ * (learning.c). */
+struct kvc_learn {
+    char *model; /* path of weights; NULL: none */
+    /* the namespace of recipe and profile; NULL: nothing was learnt yet. Is set once. */
+    _Atomic(struct kvc_store_namespace *) packed;
+    atomic_int has_unpacked; /* this one may have caches, although there is `packed` */
+    pthread_mutex_t lock;    /* of what follows */
+    uint64_t fresh, every;   /* tokens that were put since the last look, and after which to look */
+    int runs, has_run;       /* a task looks, or will; has looked */
+};
 
 struct kvc_store_namespace {
     struct kvc_store *store;
@@ -27,8 +37,7 @@ struct kvc_store_namespace {
     unsigned n_profiles;
     atomic_int is_copied; /* its facts were copied to the faster tiers */
     atomic_uint refs;     /* of the user and of puts under way */
-    /* of one whose caches are lossless until a profile for its recipe was learnt; else NULL */
-    struct kvc_learn *learn;
+    struct kvc_learn *learn; /* NULL: nothing */
     int is_learnt; /* packs_with was learnt from the namespace of this hash */
     uint8_t learnt_from[KVC_KEY_BYTES];
 };
@@ -39,7 +48,7 @@ struct kvc_store_namespace {
  * H_(j+1). */
 int kvc_chunk_object(const struct kvc_store_namespace *ns, const uint8_t *keys, size_t i,
                      struct kvc_object *o, struct kvc_error *e);
-/* Names an object of a kind by its prefix key. */
+/* Names an object by its kind and its prefix key. */
 int kvc_key_object(const struct kvc_store_namespace *ns, enum kvc_object_kind kind,
                    const uint8_t key[KVC_KEY_BYTES], struct kvc_object *o, struct kvc_error *e);
 /* Names a cache that cannot be cut: by its last prefix key, number i, or by the start of the chain
@@ -63,7 +72,13 @@ int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const struct kvc
 /* Reads a secret from a file that only its owner may read, and makes a key of it for a purpose. */
 int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES],
                      struct kvc_error *e);
-void kvc_namespace_hold(struct kvc_store_namespace *ns);
+static inline void kvc_namespace_hold(struct kvc_store_namespace *ns) {
+    atomic_fetch_add(&ns->refs, 1);
+}
+/* Opens the namespace of caches like f. */
+struct kvc_store_namespace *kvc_namespace_open(struct kvc_store *s, const struct kvc_file *f,
+                                               const struct kvc_store_namespace_options *o,
+                                               struct kvc_error *e);
 /* Opens the namespace of caches like f that the recipe of `ns` packs with a profile that was learnt
  * from it, which it takes over; NULL: without one, which is `ns` itself, in another handle. */
 struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespace *ns,
@@ -131,28 +146,35 @@ int kvc_store_put_learnt(struct kvc_store *s, const uint8_t from[KVC_KEY_BYTES],
 struct kvc_profile *kvc_store_profile(struct kvc_store *s, const uint8_t *sha256,
                                       struct kvc_error *e);
 
-/* --- learning (learn.c) --- */
+/* --- what was learnt (learnt.c), and learning (learning.c) --- */
 
 /* Names the object that tells which profile was learnt from the namespace of a hash; reads and
- * writes its text, whose length is returned. */
+ * writes its text, whose length is returned. A profile of which all bytes are 0 is none. */
 struct kvc_object kvc_learnt_object(const uint8_t ns[KVC_KEY_BYTES]);
+int kvc_learnt_is_none(const uint8_t sha256[KVC_KEY_BYTES]);
 int kvc_learnt_read(const void *data, size_t size, uint8_t sha256[KVC_KEY_BYTES],
                     struct kvc_error *e);
 enum { KVC_LEARNT_TEXT = 96 };
 size_t kvc_learnt_text(const uint8_t sha256[KVC_KEY_BYTES], char text[KVC_LEARNT_TEXT]);
 
-/* Returns what a namespace learns for caches like f; *learn NULL: nothing, as its recipe takes no
- * profile or has one. */
-int kvc_learn_prepare(struct kvc_learn **learn, const struct kvc_file *f,
-                      const struct kvc_store_namespace_options *options, struct kvc_error *e);
-void kvc_learn_free(struct kvc_learn *x); /* NULL is legal */
-/* Returns the namespace of the profile that was learnt, for the caller to close; NULL: there is
- * none. */
-struct kvc_store_namespace *kvc_learnt_namespace(const struct kvc_store_namespace *ns);
-/* Returns it if there is one, and else ns; it lives as long as ns. */
-const struct kvc_store_namespace *kvc_learnt_or_own(const struct kvc_store_namespace *ns);
-/* Returns 1 if the namespace itself may have caches, beside those of the profile. */
-int kvc_learn_has_unpacked(const struct kvc_store_namespace *ns);
+/* Returns the namespace of the profile that was learnt if there is one, and else ns; it lives as
+ * long as ns. */
+static inline const struct kvc_store_namespace *
+kvc_learnt_or_own(const struct kvc_store_namespace *ns) {
+    const struct kvc_store_namespace *packed = ns->learn ? atomic_load(&ns->learn->packed) : NULL;
+    return packed ? packed : ns;
+}
+/* Returns the namespace of the profile, for the caller to close; NULL: there is none. */
+static inline struct kvc_store_namespace *
+kvc_learnt_namespace(const struct kvc_store_namespace *ns) {
+    struct kvc_store_namespace *packed = ns->learn ? atomic_load(&ns->learn->packed) : NULL;
+    if (packed) kvc_namespace_hold(packed);
+    return packed;
+}
+/* Returns 1 if a namespace that learns may have caches, beside those of the profile. */
+static inline int kvc_learn_has_unpacked(const struct kvc_store_namespace *ns) {
+    return atomic_load(&ns->learn->has_unpacked);
+}
 /* Looks for what was learnt before; with `puts`, which f is about to be, also for a profile that fits
  * f, in the folders of profiles. f is a cache of the namespace. Calls tiers. */
 void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, int puts);
@@ -208,9 +230,5 @@ struct kvc_store_hit {
 kvc_instant kvc_find_until(const struct kvc_store *s, unsigned tier, int64_t timeout_us);
 /* Writes which tiers its chunks come from. */
 void kvc_hit_list_tiers(struct kvc_store_hit *hit);
-/* Counts the objects of a chain that a tier has, from the first one on. -1 if it cannot be asked.
- */
-int kvc_store_count(struct kvc_store *s, unsigned tier, const struct kvc_object *o, size_t n,
-                    kvc_instant deadline, size_t *found, struct kvc_error *e);
 
 #endif

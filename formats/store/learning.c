@@ -5,7 +5,7 @@
 #include "formats/store/store.h"
 
 #include "formats/api/kvc_inspect.h"
-#include "formats/io/hash.h"
+#include "formats/api/sized.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,16 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Of the namespace of a recipe without a profile. Lives as long as it. */
-struct kvc_learn {
-    char *model; /* path of weights; NULL: none */
-    /* of recipe and profile; NULL: nothing was learnt yet. Is set once. */
-    _Atomic(struct kvc_store_namespace *) packed;
-    atomic_int has_unpacked; /* the other one may have caches, although there is `packed` */
-    pthread_mutex_t lock;    /* of what follows */
-    uint64_t fresh, every;   /* tokens that were put since the last look, and after which to look */
-    int runs, has_run;       /* a task looks, or will; has looked */
-};
+/* --- opening --- */
 
 /* Returns 1 for a cache that lost nothing: other values would teach their loss. */
 static int is_lossless(const struct kvc_file *f) {
@@ -34,51 +25,39 @@ static int is_lossless(const struct kvc_file *f) {
     return text && strcmp(facts.fidelity, "lossless") == 0;
 }
 
-int kvc_learn_prepare(struct kvc_learn **learn, const struct kvc_file *f,
-                      const struct kvc_store_namespace_options *options, struct kvc_error *e) {
+/* Has a namespace learn for caches like f, if its recipe takes a profile and has none. */
+static int prepare(struct kvc_store_namespace *ns, const struct kvc_file *f,
+                   const struct kvc_store_namespace_options *o, struct kvc_error *e) {
     struct kvc_recipe_info recipe = {.size = sizeof recipe};
     struct kvc_file_facts facts = {.size = sizeof facts};
-    *learn = NULL;
-    if (!options->recipe || options->profile || options->no_learning) return 0;
-    if (kvc_recipe_describe(options->recipe, &recipe, e)) return -1;
+    if (!o->recipe || o->profile || o->no_learning) return 0;
+    if (kvc_recipe_describe(o->recipe, &recipe, e)) return -1;
     if (!recipe.lossy || !recipe.profiled || !is_lossless(f) || kvc_file_describe(f, &facts) ||
         facts.heads_unknown)
         return 0;
-    struct kvc_learn *x = calloc(1, sizeof *x);
+    struct kvc_learn *x = ns->learn = calloc(1, sizeof *x);
     if (!x) return kvc_fail_memory(e, "what a store learns");
     pthread_mutex_init(&x->lock, NULL);
     atomic_init(&x->has_unpacked, 1);
     x->every = KVC_LEARNING_LEAST / 8; /* others put too */
-    x->model = options->model ? strdup(options->model) : NULL;
-    if (!x->model && options->model) {
-        kvc_learn_free(x);
-        return kvc_fail_memory(e, "what a store learns");
+    x->model = o->model ? strdup(o->model) : NULL;
+    return x->model || !o->model ? 0 : kvc_fail_memory(e, "what a store learns");
+}
+
+struct kvc_store_namespace *
+kvc_store_namespace_like(struct kvc_store *s, const struct kvc_file *f,
+                         const struct kvc_store_namespace_options *options, struct kvc_error *e) {
+    if (KVC_NULL(e, s, f)) return NULL;
+    struct kvc_store_namespace_options o;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e)) return NULL;
+    struct kvc_store_namespace *ns = kvc_namespace_open(s, f, &o, e);
+    if (!ns) return NULL;
+    if (!prepare(ns, f, &o, e)) {
+        kvc_learn_look(ns, f, 0);
+        return ns;
     }
-    *learn = x;
-    return 0;
-}
-
-void kvc_learn_free(struct kvc_learn *x) {
-    if (!x) return;
-    kvc_store_namespace_close(x->packed);
-    pthread_mutex_destroy(&x->lock);
-    free(x->model);
-    free(x);
-}
-
-const struct kvc_store_namespace *kvc_learnt_or_own(const struct kvc_store_namespace *ns) {
-    const struct kvc_store_namespace *packed = ns->learn ? atomic_load(&ns->learn->packed) : NULL;
-    return packed ? packed : ns;
-}
-
-struct kvc_store_namespace *kvc_learnt_namespace(const struct kvc_store_namespace *ns) {
-    struct kvc_store_namespace *packed = ns->learn ? atomic_load(&ns->learn->packed) : NULL;
-    if (packed) kvc_namespace_hold(packed);
-    return packed;
-}
-
-int kvc_learn_has_unpacked(const struct kvc_store_namespace *ns) {
-    return atomic_load(&ns->learn->has_unpacked);
+    kvc_store_namespace_close(ns);
+    return NULL;
 }
 
 void kvc_learn_refused(struct kvc_store_namespace *ns) {
@@ -86,39 +65,7 @@ void kvc_learn_refused(struct kvc_store_namespace *ns) {
     kvc_count(ns->store, KVC_COUNT_NOT_LEARNT, 1);
 }
 
-/* --- the object that names what was learnt --- */
-
-#define LEARNT_HEAD "kvc learnt 1\nprofile "
-#define LEARNT_NONE "none"
-
-static const uint8_t no_profile[KVC_KEY_BYTES];
-
-struct kvc_object kvc_learnt_object(const uint8_t ns[KVC_KEY_BYTES]) {
-    struct kvc_object o = {.kind = KVC_OBJECT_LEARNT};
-    memcpy(o.ns, ns, sizeof o.ns);
-    memcpy(o.key, ns, sizeof o.key);
-    return o;
-}
-
-size_t kvc_learnt_text(const uint8_t sha256[KVC_KEY_BYTES], char text[KVC_LEARNT_TEXT]) {
-    char hex[2 * KVC_KEY_BYTES + 1] = LEARNT_NONE;
-    if (memcmp(sha256, no_profile, sizeof no_profile) != 0) kvc_hex(sha256, KVC_KEY_BYTES, hex);
-    return (size_t)snprintf(text, KVC_LEARNT_TEXT, "%s%s\n", LEARNT_HEAD, hex);
-}
-
-int kvc_learnt_read(const void *data, size_t size, uint8_t sha256[KVC_KEY_BYTES],
-                    struct kvc_error *e) {
-    const size_t head = sizeof LEARNT_HEAD - 1, digits = 2 * KVC_KEY_BYTES;
-    char text[KVC_LEARNT_TEXT];
-    memset(sha256, 0, KVC_KEY_BYTES);
-    for (size_t i = 0; size == head + digits + 1 && i < digits; i++) {
-        const int digit = kvc_hex_digit(((const char *)data)[head + i]);
-        sha256[i / 2] |= (uint8_t)((digit < 0 ? 0 : digit) << (i % 2 ? 0 : 4));
-    }
-    /* whatever is not what would be written is damaged */
-    if (kvc_learnt_text(sha256, text) == size && memcmp(text, data, size) == 0) return 0;
-    return kvc_fail(e, KVC_ERR_DAMAGED, "it does not name a profile that was learnt");
-}
+/* --- what the store says --- */
 
 /* Reads which profile was learnt. -1: the store does not say it. */
 static int find_learnt(struct kvc_store_namespace *ns, uint8_t sha256[KVC_KEY_BYTES]) {
@@ -135,7 +82,7 @@ static int find_learnt(struct kvc_store_namespace *ns, uint8_t sha256[KVC_KEY_BY
 static int open_learnt(struct kvc_store *s, const uint8_t sha256[KVC_KEY_BYTES],
                        struct kvc_profile **p) {
     *p = NULL;
-    if (memcmp(sha256, no_profile, sizeof no_profile) == 0) return 0;
+    if (kvc_learnt_is_none(sha256)) return 0;
     *p = kvc_store_profile(s, sha256, NULL);
     if (!*p) *p = kvc_shared_profile_find(sha256, "", NULL);
     return *p ? 0 : -1;
