@@ -50,6 +50,14 @@ static void print_comments(const char *facts) {
     }
 }
 
+/* Prints the profile that values went through, if it is known. */
+static void print_profile(const char *facts) {
+    static const char line[] = "\n17 profile.sha256 ";
+    const char *p = strstr(facts, line);
+    const char *hash = p ? p + sizeof line - 1 : "";
+    if (strspn(hash, "0123456789abcdef") >= 16) printf(", profile %.16s", hash);
+}
+
 static int list_namespace(struct store_tool *t, const struct kvc_store_namespace *ns) {
     struct listing x = {.tool = t};
     const char *name = kvc_store_namespace_name(ns), *facts = kvc_store_namespace_facts(ns),
@@ -72,6 +80,7 @@ static int list_namespace(struct store_tool *t, const struct kvc_store_namespace
     printf("%.16s  %" PRIu64 " objects, %s, chunks of %" PRIu64 " tokens, ", name, x.n, size,
            chunk);
     cli_print_safe(stdout, fidelity);
+    print_profile(facts);
     print_comments(facts);
     printf("\n");
     return EXIT_SAME;
