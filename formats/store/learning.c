@@ -459,9 +459,9 @@ static void move_caches(struct learning *l, struct kvc_store_namespace *packed) 
 
 /* --- in the background --- */
 
-/* Makes the calling thread give way to all others. */
+/* Has the calling thread take a tenth of a busy core. */
 static void give_way(void) {
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19); /* Linux: of a thread */
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* Linux: of a thread */
 }
 
 /* Learns, if nothing was yet, and moves what is there. */
