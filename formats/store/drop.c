@@ -17,6 +17,9 @@ static int64_t drop_all(struct kvc_store_namespace *ns, struct kvc_error *e) {
     int status = kvc_list_namespace(ns, &list, e);
     if (!status) status = kvc_list_remove(ns->store, &list, e);
     free(list.item);
+    pthread_mutex_lock(&ns->lock);
+    ns->is_stored = 0; /* the next put writes its facts anew */
+    pthread_mutex_unlock(&ns->lock);
     return status ? -1 : (int64_t)list.n;
 }
 

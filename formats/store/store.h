@@ -179,7 +179,7 @@ static inline int kvc_learn_has_unpacked(const struct kvc_store_namespace *ns) {
  * f, in the folders of profiles. f is a cache of the namespace. Calls tiers. */
 void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, int puts);
 /* Notes that tokens were put losslessly, or 0 that some were to the namespace of the profile,
- * and has a profile learnt once there are enough: with the lowest priority, unless the caller is in
+ * and has a profile learnt once there are enough: with a low priority, unless the caller is in
  * a hurry. */
 void kvc_learn_note(struct kvc_store_namespace *ns, uint64_t tokens, int in_a_hurry);
 /* Notes that the recipe refused a cache with the learnt profile, which was put as it is. */

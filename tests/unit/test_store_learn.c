@@ -105,6 +105,15 @@ static void named_caches(void **state) {
     assert_int_equal(kvc_store_counter(later, "learnt_profiles"), 0);
     kvc_store_namespace_close(other);
     kvc_store_close(later);
+    /* what is put after all was removed can be named and read again */
+    assert_true(kvc_store_drop(ns, NULL) > 0);
+    put_named(ns, x[5], 5);
+    later = open_store("named", "");
+    other = open_learning(later, x[0]);
+    assert_string_equal(kvc_store_namespace_name(other), kvc_store_namespace_name(ns));
+    assert_false(is_exact(other, x[5], 5));
+    kvc_store_namespace_close(other);
+    kvc_store_close(later);
     kvc_store_namespace_close(ns);
     kvc_store_close(s);
     for (unsigned i = 0; i < CACHES; i++) unmake(x[i]);
