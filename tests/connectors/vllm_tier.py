@@ -5,8 +5,9 @@ vLLM's own `fs` tier. What is damaged, gone or foreign, and a store that takes n
 """
 
 import argparse
+import ast
+import collections
 import glob
-import json
 import os
 import pathlib
 import re
@@ -28,10 +29,10 @@ def tier(levels, chunk=CHUNK, **options):
 
 
 def counters(result):
-    """Returns what the tier says when it ends: its counters, then those of its store."""
-    [line] = result.lines("kvc: {'hits'")
-    own, store = re.search(r"kvc: (\{.*?\}); store: (\{.*\})", line).groups()
-    return json.loads(own.replace("'", '"')), json.loads(store.replace("'", '"'))
+    """Returns what Connection.close() logs when the tier ends: its counters above 0, then those of its store."""
+    [line] = result.lines("kvc: ", "; store: {")
+    own, store = re.search(r"kvc: (.*); store: (\{.*\})", line).groups()
+    return collections.Counter({name: int(n) for name, n in re.findall(r"(\w+) (\d+)", own)}), ast.literal_eval(store)
 
 
 def stored_bytes(folder):
