@@ -99,10 +99,11 @@ static int value_rows(struct dump_out *o, struct rows *r, uint64_t row, uint64_t
     while (r->batch > 1 && r->batch * (bytes > 4 * width ? bytes : 4 * width) > UINT64_C(1) << 26)
         r->batch /= 2;
     float *values = calloc(r->batch * width + 1, sizeof *values);
+    const size_t size = r->batch * width * sizeof *values;
     int status = values ? 0 : cli_no_memory(e, "values");
     while (!status && row < end) {
         const uint64_t batch = batch_of(r, row, end);
-        status = kvc_file_read_floats(r->file, r->number, row, batch, values, e);
+        status = kvc_file_read_floats(r->file, r->number, row, batch, values, size, e);
         for (uint64_t i = 0; !status && i < batch; i++) {
             dump_row(o);
             dump_i64(o, position_of(r, row + i));

@@ -113,7 +113,10 @@ static int part_positions(struct cli_json *j, const struct diff_comparison *d,
     char label[64];
     int status = 0;
     if (!position) return cli_no_memory(e, "a curve");
-    kvc_comparing_positions(d->steps, pair, position);
+    if (kvc_comparing_positions(d->steps, pair, position, pair->rows * sizeof *position, e)) {
+        free(position);
+        return -1;
+    }
     const int64_t last = position[pair->rows - 1];
     const struct axis x = axis_of(position[0], last);
     kvc_compared_part(pair, label, sizeof label);

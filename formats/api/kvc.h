@@ -9,7 +9,9 @@
  *
  * A pointer that may be NULL is said to be so. Functions with a struct kvc_error refuse another one
  * that is NULL (10), with a message that names the argument. Other functions return -1 where the
- * struct for their results is NULL; their handles and texts must be there.
+ * struct for their results is NULL; their handles and texts must be there. Memory for rows,
+ * values, positions and keys has its size in bytes beside it: where it is too small, nothing is
+ * written, and the message says what is needed (10).
  *
  *   struct kvc_error *e = kvc_error_new();
  *   struct kvc_file *f = kvc_file_open("prefix.kvc", NULL, e);
@@ -315,14 +317,15 @@ KVC_API uint32_t kvc_file_tensors(const struct kvc_file *f);
 KVC_API int kvc_file_tensor(const struct kvc_file *f, uint32_t i, struct kvc_tensor_info *info);
 /* Position of a tensor's row. Rows are sorted by position. `row` must be below info.rows. */
 KVC_API int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uint64_t row);
-/* Canonical rows [first, first + n) of a tensor into dst, which holds n * row_bytes bytes.
+/* Canonical rows [first, first + n) of a tensor into dst, which has `size` bytes: n * row_bytes are
+ * needed, and fewer are refused.
  *
  * A .kvc is decoded in blocks of up to 256 rows: a single row costs its whole block. For each
  * tensor, f keeps the last block that was read in part until it is closed. Reading row after row
  * therefore decodes every block once, while random access, or several threads that read single rows
  * of one tensor, decode blocks again. Reading many rows in one call is fastest. */
 KVC_API int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n,
-                          void *dst, struct kvc_error *e);
+                          void *dst, size_t size, struct kvc_error *e);
 /* Reads everything and verifies every hash and digest of a .kvc; other formats have none and give
  * 0. threads 0: one per core. */
 KVC_API int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e);
@@ -866,14 +869,16 @@ struct kvc_prefix_info {
 KVC_API int kvc_file_prefix(const struct kvc_file *f, struct kvc_prefix_info *info);
 /* Refuses a cache whose keys do not follow from its parent, tokens and extras. */
 KVC_API int kvc_file_check_prefix(const struct kvc_file *f, struct kvc_error *e);
-/* Writes the n / KVC_PREFIX_TOKENS keys of tokens from position 0 on, after an identity. `start`
- * (NULL: nobody asks) gets the key before the first run. */
+/* Writes the n / KVC_PREFIX_TOKENS keys of tokens from position 0 on, after an identity, into
+ * `size` bytes, KVC_KEY_BYTES for each. `start` (NULL: nobody asks) gets the key before the first
+ * run. */
 KVC_API int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n,
-                             const struct kvc_prefix_extra *extras, size_t n_extras, uint8_t *start,
-                             uint8_t *keys, struct kvc_error *e);
+                             const struct kvc_prefix_extra *extras, size_t n_extras,
+                             uint8_t start[KVC_KEY_BYTES], uint8_t *keys, size_t size,
+                             struct kvc_error *e);
 /* The same of the first n tokens of a file, with its extras. */
 KVC_API int kvc_file_prefix_chain(const struct kvc_file *f, const char *identity, uint64_t n,
-                                  uint8_t *keys, struct kvc_error *e);
+                                  uint8_t *keys, size_t size, struct kvc_error *e);
 
 /* A namespace: all facts, beside the tokens, by which a cache can stand for another one (kvc.5,
  * "Namespace"). */

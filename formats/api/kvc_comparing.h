@@ -143,9 +143,9 @@ kvc_comparing_tensor(struct kvc_comparing *c, const struct kvc_compared *pair,
                      struct kvc_difference *all, struct kvc_error_sums *sums, struct kvc_error *e);
 /* Gives the groups that are left, after the last pair. */
 KVC_API int kvc_comparing_groups_end(struct kvc_comparing *c, struct kvc_error *e);
-/* Writes the positions of the matched rows of a pair. */
-KVC_API void kvc_comparing_positions(const struct kvc_comparing *c, const struct kvc_compared *pair,
-                                     int64_t *position);
+/* Writes the positions of the matched rows of a pair, pair->rows of them, into `size` bytes. */
+KVC_API int kvc_comparing_positions(const struct kvc_comparing *c, const struct kvc_compared *pair,
+                                    int64_t *position, size_t size, struct kvc_error *e);
 
 /* A bounded sample of the finite pairs of values of a head. */
 struct kvc_head_sample {

@@ -135,10 +135,10 @@ KVC_CUDA_API int kvc_cuda_finish(struct kvc_cuda_plan *p, struct kvc_error *e);
 /* From any thread: the kvc_cuda_load() that is under way, or else the next, stops as soon as it can
  * and fails. NULL is legal. */
 KVC_CUDA_API void kvc_cuda_cancel(struct kvc_cuda_plan *p);
-/* Rows [first, first + n) of tensor i back to host memory, dense; waits. For memory of the plan's
- * own, once finished. */
+/* Rows [first, first + n) of tensor i back to host memory, dense, into dst, which has `size` bytes;
+ * waits. For memory of the plan's own, once finished. */
 KVC_CUDA_API int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t n,
-                               void *dst, struct kvc_error *e);
+                               void *dst, size_t size, struct kvc_error *e);
 
 /* --- files whose rows come from a device --- */
 

@@ -255,12 +255,16 @@ int kvc_file_piece(const struct kvc_file *f, uint64_t i, struct kvc_piece_info *
 /* --- values --- */
 
 int kvc_file_read_floats(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n,
-                         float *dst, struct kvc_error *e) {
+                         float *dst, size_t size, struct kvc_error *e) {
     if (KVC_NULL(e, f)) return -1;
     if (n && KVC_NULL(e, dst)) return -1;
     if (no_tensor(f, tensor, e)) return -1;
-    uint8_t *rows = kvc_alloc(n, kvc_row_bytes(&f->cache->tensor[tensor].shape));
-    int status = rows ? kvc_file_read(f, tensor, first, n, rows, e) : kvc_fail_memory(e, "values");
+    const struct kvc_shape *shape = &f->cache->tensor[tensor].shape;
+    const uint64_t row_bytes = kvc_row_bytes(shape);
+    if (KVC_SHORT(e, dst, size, n, shape->heads * shape->dim * sizeof *dst)) return -1;
+    uint8_t *rows = kvc_alloc(n, row_bytes);
+    int status = rows ? kvc_file_read(f, tensor, first, n, rows, n * row_bytes, e)
+                      : kvc_fail_memory(e, "values");
     if (!status && kvc_rows_to_floats(f->cache, tensor, dst, rows, n, 1, e))
         status = kvc_error_prefix(e, f->name);
     free(rows);

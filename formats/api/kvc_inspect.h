@@ -154,10 +154,11 @@ KVC_API int kvc_file_piece(const struct kvc_file *f, uint64_t i, struct kvc_piec
 
 /* --- values --- */
 
-/* The values of rows [first, first + n) as floats, of info.heads * info.dim each: block types are
- * dequantised, values of 8 bits multiplied by their scales where these are known. */
+/* The values of rows [first, first + n) as floats, of info.heads * info.dim each, into dst, which
+ * has `size` bytes: block types are dequantised, values of 8 bits multiplied by their scales where
+ * these are known. */
 KVC_API int kvc_file_read_floats(const struct kvc_file *f, uint32_t tensor, uint64_t first,
-                                 uint64_t n, float *dst, struct kvc_error *e);
+                                 uint64_t n, float *dst, size_t size, struct kvc_error *e);
 
 /* Values of a tensor by channel and by size. */
 struct kvc_value_spread {

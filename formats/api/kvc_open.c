@@ -374,13 +374,14 @@ int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uint64_t ro
 }
 
 int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, void *dst,
-                  struct kvc_error *e) {
+                  size_t size, struct kvc_error *e) {
     if (KVC_NULL(e, f)) return -1;
     if (n && KVC_NULL(e, dst)) return -1;
     const struct kvc_cache *c = f->cache;
     if (tensor >= c->n_tensors || first > c->tensor[tensor].shape.tokens ||
         n > c->tensor[tensor].shape.tokens - first)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: there are no such rows", f->name);
+    if (KVC_SHORT(e, dst, size, n, kvc_row_bytes(&c->tensor[tensor].shape))) return -1;
     return c->read(c, tensor, first, n, dst, e) ? kvc_error_prefix(e, f->name) : 0;
 }
 

@@ -98,11 +98,13 @@ static int chain(const char *identity, const struct kvc_meta *meta, const int32_
 }
 
 int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n,
-                     const struct kvc_prefix_extra *extras, size_t n_extras, uint8_t *start,
-                     uint8_t *keys, struct kvc_error *e) {
+                     const struct kvc_prefix_extra *extras, size_t n_extras,
+                     uint8_t start[KVC_KEY_BYTES], uint8_t *keys, size_t size,
+                     struct kvc_error *e) {
     if (KVC_NULL(e, identity)) return -1;
     if (n && KVC_NULL(e, tokens, keys)) return -1;
     if (n_extras && KVC_NULL(e, extras)) return -1;
+    if (KVC_SHORT(e, keys, size, n / KVC_PREFIX_TOKENS, KVC_KEY_BYTES)) return -1;
     struct kvc_meta meta = {0};
     int status = n_extras ? kvc_extras_given(&meta, extras, n_extras, e) : 0;
     if (!status) status = chain(identity, &meta, tokens, n, start, keys, e);
@@ -111,10 +113,11 @@ int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n,
 }
 
 int kvc_file_prefix_chain(const struct kvc_file *f, const char *identity, uint64_t n, uint8_t *keys,
-                          struct kvc_error *e) {
+                          size_t size, struct kvc_error *e) {
     if (KVC_NULL(e, f, identity)) return -1;
     if (n && KVC_NULL(e, keys)) return -1;
     if (n > f->cache->n_tokens)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: has no such tokens", f->name);
+    if (KVC_SHORT(e, keys, size, n / KVC_PREFIX_TOKENS, KVC_KEY_BYTES)) return -1;
     return chain(identity, &f->cache->meta, f->cache->tokens, n, NULL, keys, e);
 }

@@ -517,12 +517,13 @@ KVC_STORE_API int kvc_store_read_size(const char *name, const char *text, uint64
 
 #define KVC_STORE_KEY 32
 /* Writes the n / block hashes of vLLM's prefix caching with sha256_cbor
- * (vllm/v1/core/kv_cache_utils.py, hash_block_tokens) without extra keys into hashes[n /
- * block][KVC_STORE_KEY]. LMCache's are the same, with its chunk as block
+ * (vllm/v1/core/kv_cache_utils.py, hash_block_tokens) without extra keys into `size` bytes,
+ * KVC_STORE_KEY for each. LMCache's are the same, with its chunk as block
  * (lmcache/v1/token_database.py). `root` is vLLM's NONE_HASH, of KVC_STORE_KEY bytes; NULL: the one
  * without PYTHONHASHSEED, since vLLM 0.30. */
 KVC_STORE_API int kvc_hash_vllm_cbor(const uint8_t *root, const int32_t *tokens, uint64_t n,
-                                     uint64_t block, uint8_t *hashes, struct kvc_error *e);
+                                     uint64_t block, uint8_t *hashes, size_t size,
+                                     struct kvc_error *e);
 
 #ifdef __cplusplus
 }

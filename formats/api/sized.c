@@ -1,6 +1,7 @@
 /* sized.c: required arguments, and public structs whose first field is their size. */
 #include "formats/api/sized.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 int kvc_null_argument(struct kvc_error *e, const char *function, const char *names,
@@ -13,6 +14,14 @@ int kvc_null_argument(struct kvc_error *e, const char *function, const char *nam
         names += length;
     }
     return 0;
+}
+
+int kvc_short_argument(struct kvc_error *e, const char *function, const char *name, size_t size,
+                       uint64_t n, uint64_t each) {
+    if (!each || n <= size / each) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "%s(): %s has %zu bytes, and %" PRIu64 " * %" PRIu64 " are needed", function,
+                    name, size, n, each);
 }
 
 int kvc_null_function(struct kvc_error *e, const char *function, const char *name) {

@@ -1,12 +1,13 @@
-/* sized.h: what functions of the public interface do with their arguments: required pointers are
- * checked, and structs whose first field is their size are copied. The caller may be built with an
- * earlier or a later kvc.h. Not for users of the library. */
+/* sized.h: what functions of the public interface do with their arguments: required pointers and
+ * the sizes of memory are checked, and structs whose first field is their size are copied. The
+ * caller may be built with an earlier or a later kvc.h. Not for users of the library. */
 #ifndef KVC_SIZED_H
 #define KVC_SIZED_H
 
 #include "codecs/error.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* Returns 0 if none of the pointers is NULL. Otherwise -1, with an error that names the function
  * and the argument: KVC_ERR_USAGE. For pointers to objects; arguments that are functions are
@@ -16,6 +17,13 @@
                       sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *))
 int kvc_null_argument(struct kvc_error *e, const char *function, const char *names,
                       const void *const *argument, size_t n);
+/* Refuses a caller's memory of `size` bytes that n elements of `each` bytes are to be written to,
+ * if it is too small: -1, with an error that names function and argument and says what is needed.
+ */
+#define KVC_SHORT(e, argument, size, n, each) \
+    kvc_short_argument(e, __func__, #argument, size, n, each)
+int kvc_short_argument(struct kvc_error *e, const char *function, const char *name, size_t size,
+                       uint64_t n, uint64_t each);
 /* Refuses a call without the callback `name`. Returns -1. */
 int kvc_null_function(struct kvc_error *e, const char *function, const char *name);
 

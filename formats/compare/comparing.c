@@ -167,12 +167,16 @@ int kvc_comparing_groups_end(struct kvc_comparing *c, struct kvc_error *e) {
     return c->groups.by ? kvc_groups_end(&c->groups, e) : 0;
 }
 
-void kvc_comparing_positions(const struct kvc_comparing *c, const struct kvc_compared *t,
-                             int64_t *position) {
-    const struct kvc_part_pair *parts = pair_of(c, t)->parts;
+int kvc_comparing_positions(const struct kvc_comparing *c, const struct kvc_compared *pair,
+                            int64_t *position, size_t size, struct kvc_error *e) {
+    if (KVC_NULL(e, c, pair)) return -1;
+    if (pair->rows && KVC_NULL(e, position)) return -1;
+    if (KVC_SHORT(e, position, size, pair->rows, sizeof *position)) return -1;
+    const struct kvc_part_pair *parts = pair_of(c, pair)->parts;
     for (uint64_t r = 0; r < parts->rows.n_runs; r++)
         for (uint64_t k = 0; k < parts->rows.run[r].n; k++)
             *position++ = kvc_cells_position(&parts->part[0]->cells, parts->rows.run[r].a + k);
+    return 0;
 }
 
 int kvc_comparing_sample(const struct kvc_comparing *c, const struct kvc_compared *pair,

@@ -42,7 +42,7 @@ int kvc_whole_object(const struct kvc_store_namespace *ns, const uint8_t *keys, 
                      struct kvc_object *o, struct kvc_error *e) {
     uint8_t start[KVC_KEY_BYTES];
     if (i) return kvc_key_object(ns, KVC_OBJECT_STATE, keys + (i - 1) * KVC_KEY_BYTES, o, e);
-    if (kvc_prefix_chain(ns->identity, NULL, 0, NULL, 0, start, NULL, e)) return -1;
+    if (kvc_prefix_chain(ns->identity, NULL, 0, NULL, 0, start, NULL, 0, e)) return -1;
     return kvc_key_object(ns, KVC_OBJECT_STATE, start, o, e);
 }
 
@@ -70,11 +70,10 @@ struct kvc_object *kvc_named_objects(const struct kvc_store_namespace *ns,
     return o;
 }
 
-/* Allocates the keys of n tokens. */
-static uint8_t *new_keys(uint64_t n, struct kvc_error *e) {
-    const uint64_t runs = n / KVC_PREFIX_TOKENS;
-    uint8_t *keys = runs < SIZE_MAX / KVC_KEY_BYTES ? malloc((size_t)runs * KVC_KEY_BYTES + 1)
-                                                    : NULL;
+/* Allocates the keys of n tokens, *size bytes. */
+static uint8_t *new_keys(uint64_t n, size_t *size, struct kvc_error *e) {
+    *size = (size_t)(n / KVC_PREFIX_TOKENS) * KVC_KEY_BYTES;
+    uint8_t *keys = malloc(*size + 1);
     if (!keys) kvc_fail_memory(e, "keys");
     return keys;
 }
@@ -89,16 +88,18 @@ static int drop_keys(uint8_t **keys, int status) {
 
 int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const struct kvc_file *f,
                           uint64_t n, uint8_t **keys, struct kvc_error *e) {
-    if (!(*keys = new_keys(n, e))) return -1;
-    return drop_keys(keys, kvc_file_prefix_chain(f, ns->identity, n, *keys, e));
+    size_t size;
+    if (!(*keys = new_keys(n, &size, e))) return -1;
+    return drop_keys(keys, kvc_file_prefix_chain(f, ns->identity, n, *keys, size, e));
 }
 
 int kvc_namespace_keys(const struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
                        const struct kvc_prefix_extra *extras, size_t n_extras, uint8_t **keys,
                        struct kvc_error *e) {
-    if (!(*keys = new_keys(n, e))) return -1;
-    return drop_keys(keys,
-                     kvc_prefix_chain(ns->identity, tokens, n, extras, n_extras, NULL, *keys, e));
+    size_t size;
+    if (!(*keys = new_keys(n, &size, e))) return -1;
+    return drop_keys(keys, kvc_prefix_chain(ns->identity, tokens, n, extras, n_extras, NULL, *keys,
+                                            size, e));
 }
 
 /* --- secrets and signatures --- */
@@ -210,10 +211,11 @@ static size_t cbor_int(uint8_t *p, int32_t v) {
 #define NONE_SEED "vllm-none-hash" /* vLLM's DEFAULT_NONE_HASH_SEED */
 
 int kvc_hash_vllm_cbor(const uint8_t *root, const int32_t *tokens, uint64_t n, uint64_t block,
-                       uint8_t *hashes, struct kvc_error *e) {
+                       uint8_t *hashes, size_t size, struct kvc_error *e) {
     if (n && KVC_NULL(e, tokens, hashes)) return -1;
     if (!block || block > (UINT64_C(1) << 24))
         return kvc_fail(e, KVC_ERR_USAGE, "a block has 1 to 16777216 tokens");
+    if (KVC_SHORT(e, hashes, size, n / block, KVC_STORE_KEY)) return -1;
     uint8_t *text = malloc((size_t)block * 9 + 64), none[KVC_STORE_KEY];
     int status = text ? 0 : kvc_fail_memory(e, "a hash");
     const uint8_t *parent = root ? root : none;

@@ -185,7 +185,7 @@ KVC = {
     "kvc_file_tensors": (u32, _f),
     "kvc_file_tensor": (c.c_int, _f, u32, c.POINTER(TensorInfo)),
     "kvc_file_position": (i64, _f, u32, u64),
-    "kvc_file_read": (c.c_int, _f, u32, u64, u64, pointer, _e),
+    "kvc_file_read": (c.c_int, _f, u32, u64, u64, pointer, c.c_size_t, _e),
     "kvc_file_check": (c.c_int, _f, c.c_uint, _e),
     "kvc_file_load": (c.c_int, _f, c.POINTER(Memory), c.POINTER(LoadHow), _e),
     "kvc_file_compare": (c.c_int, _f, _f, c.POINTER(CompareHow), c.POINTER(Comparison), _e),

@@ -179,7 +179,8 @@ class File(Handle):
             raise Error(Code.USAGE, f"tensor {tensor} has no rows {first} to {first + rows - 1}: it has {t.rows}")
         out = arrays.empty((rows, t.heads, t.dim), t.dtype, torch)
         if rows:
-            call(kvc.kvc_file_read, self.pointer, tensor, first, rows, out.data_ptr() if torch else out.ctypes.data)
+            call(kvc.kvc_file_read, self.pointer, tensor, first, rows, out.data_ptr() if torch else out.ctypes.data,
+                 out.nbytes)
         return out
 
     @overload

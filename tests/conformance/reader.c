@@ -26,7 +26,7 @@ static int print_tensor(const struct kvc_file *f, uint32_t tensor, struct kvc_er
     int status = 0;
     for (uint64_t first = 0; first < info.rows && !status; first += ROWS) {
         const uint64_t n = info.rows - first < ROWS ? info.rows - first : ROWS;
-        status = kvc_file_read(f, tensor, first, n, rows, e);
+        status = kvc_file_read(f, tensor, first, n, rows, ROWS * row_bytes, e);
         for (uint64_t i = 0; i < n && !status; i++)
             digest += XXH3_64bits_withSeed(rows + i * row_bytes, row_bytes, first + i);
     }

@@ -91,8 +91,8 @@ static int compare_tensor(const struct kvc_file *f, struct kvc_cuda_plan *p, uin
     int status = is && should ? 0 : kvc_fail_memory(e, "rows");
     for (uint64_t row = 0; row < n && !status; row += together) {
         const uint64_t rows = n - row < together ? n - row : together;
-        status = kvc_cuda_read(p, i, row, rows, is, e) ||
-                 kvc_file_read(f, t.tensor, first + row, rows, should, e) ||
+        status = kvc_cuda_read(p, i, row, rows, is, room, e) ||
+                 kvc_file_read(f, t.tensor, first + row, rows, should, room, e) ||
                  first_difference(label, is, should, (size_t)(rows * info.row_bytes), e);
     }
     free(is);
@@ -662,7 +662,8 @@ static int arrays_of(struct kvc_memory_array *array, struct kvc_memory *m, const
                                              .channel = (int64_t)size};
         if (!(array[t].data = malloc(s->tokens * kvc_row_bytes(s) + 1)))
             return kvc_fail_memory(e, "rows");
-        if (kvc_file_read(f, t, 0, s->tokens, array[t].data, e)) return -1;
+        if (kvc_file_read(f, t, 0, s->tokens, array[t].data, s->tokens * kvc_row_bytes(s), e))
+            return -1;
         m->tokens = s->tokens;
         m->n_arrays = t + 1;
     }

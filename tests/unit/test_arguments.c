@@ -1,7 +1,7 @@
-/* test_arguments.c: required arguments that are NULL, and structs of other versions of the headers,
- * in all functions of the public interface that have a struct kvc_error: refused with a message
- * that names the argument. Linked as a program links the three libraries. Not for what functions
- * do. */
+/* test_arguments.c: required arguments that are NULL, memory that is too small for what is written
+ * to it, and structs of other versions of the headers, in all functions of the public interface
+ * that have a struct kvc_error: refused with a message that names the argument. Linked as a program
+ * links the three libraries. Not for what functions do. */
 #include "temp_folder.h"
 
 #include "formats/api/kvc.h"
@@ -97,8 +97,8 @@ static void files(void **state) {
     FAILS("f", kvc_file_match(NULL, ids, 1, &number, e));
     FAILS("common", kvc_file_match(f, ids, 1, NULL, e));
     FAILS("tokens", kvc_file_match(f, NULL, 1, &number, e));
-    FAILS("f", kvc_file_read(NULL, 0, 0, 1, text, e));
-    FAILS("dst", kvc_file_read(f, 0, 0, 1, NULL, e));
+    FAILS("f", kvc_file_read(NULL, 0, 0, 1, text, sizeof text, e));
+    FAILS("dst", kvc_file_read(f, 0, 0, 1, NULL, sizeof text, e));
     FAILS("f", kvc_file_check(NULL, 1, e));
     FAILS("f", kvc_file_check_hashes(NULL, e));
     FAILS("f", kvc_file_check_rows(NULL, e));
@@ -166,13 +166,13 @@ static void models_and_names(void **state) {
     FAILS("bases", kvc_pool_arrays(layout, &pool, "f16", NULL, 1, array, sizeof *array, 2, e));
     FAILS("arrays", kvc_pool_arrays(layout, &pool, "f16", base, 1, NULL, sizeof *array, 2, e));
     FAILS("f", kvc_file_check_prefix(NULL, e));
-    FAILS("identity", kvc_prefix_chain(NULL, ids, 256, NULL, 0, NULL, key, e));
-    FAILS("tokens", kvc_prefix_chain("m", NULL, 256, NULL, 0, NULL, key, e));
-    FAILS("keys", kvc_prefix_chain("m", ids, 256, NULL, 0, NULL, NULL, e));
-    FAILS("extras", kvc_prefix_chain("m", ids, 256, NULL, 1, NULL, key, e));
-    FAILS("f", kvc_file_prefix_chain(NULL, "m", 1, key, e));
-    FAILS("identity", kvc_file_prefix_chain(f, NULL, 1, key, e));
-    FAILS("keys", kvc_file_prefix_chain(f, "m", 1, NULL, e));
+    FAILS("identity", kvc_prefix_chain(NULL, ids, 256, NULL, 0, NULL, key, sizeof key, e));
+    FAILS("tokens", kvc_prefix_chain("m", NULL, 256, NULL, 0, NULL, key, sizeof key, e));
+    FAILS("keys", kvc_prefix_chain("m", ids, 256, NULL, 0, NULL, NULL, sizeof key, e));
+    FAILS("extras", kvc_prefix_chain("m", ids, 256, NULL, 1, NULL, key, sizeof key, e));
+    FAILS("f", kvc_file_prefix_chain(NULL, "m", 1, key, sizeof key, e));
+    FAILS("identity", kvc_file_prefix_chain(f, NULL, 1, key, sizeof key, e));
+    FAILS("keys", kvc_file_prefix_chain(f, "m", 1, NULL, sizeof key, e));
     NOTHING("f", kvc_namespace_of(NULL, NULL, &facts, e));
     NOTHING("facts", kvc_namespace_of(f, NULL, NULL, e));
     FAILS("text", kvc_namespace_read(NULL, 0, &facts, e));
@@ -182,8 +182,8 @@ static void models_and_names(void **state) {
     FAILS("format", kvc_format_check(NULL, 0, NULL, e));
     FAILS("fact", kvc_fact_check(NULL, e));
     FAILS("recipe", kvc_recipe_describe(NULL, NULL, e));
-    FAILS("tokens", kvc_hash_vllm_cbor(NULL, NULL, 16, 16, key, e));
-    FAILS("hashes", kvc_hash_vllm_cbor(NULL, ids, 16, 16, NULL, e));
+    FAILS("tokens", kvc_hash_vllm_cbor(NULL, NULL, 16, 16, key, sizeof key, e));
+    FAILS("hashes", kvc_hash_vllm_cbor(NULL, ids, 16, 16, NULL, sizeof key, e));
 }
 
 static void inspecting(void **state) {
@@ -197,6 +197,7 @@ static void inspecting(void **state) {
     const struct kvc_compared *pair = c ? kvc_comparing_pair(c, 0) : NULL;
     const uint32_t tensor = 0;
     float value;
+    int64_t at;
     (void)state;
     assert_non_null(pair);
     FAILS("f", kvc_file_extras(NULL, &number, e));
@@ -209,8 +210,8 @@ static void inspecting(void **state) {
     FAILS("info", kvc_file_match_how(f, ids, 1, NULL, e));
     FAILS("f", kvc_file_piece(NULL, 0, &piece, NULL, 0, e));
     FAILS("info", kvc_file_piece(f, 0, NULL, NULL, 0, e));
-    FAILS("f", kvc_file_read_floats(NULL, 0, 0, 1, &value, e));
-    FAILS("dst", kvc_file_read_floats(f, 0, 0, 1, NULL, e));
+    FAILS("f", kvc_file_read_floats(NULL, 0, 0, 1, &value, sizeof value, e));
+    FAILS("dst", kvc_file_read_floats(f, 0, 0, 1, NULL, sizeof value, e));
     FAILS("f", kvc_file_value_spread(NULL, &tensor, 1, 1, NULL, NULL, &spread, e));
     FAILS("tensor", kvc_file_value_spread(f, NULL, 1, 1, NULL, NULL, &spread, e));
     FAILS("spread", kvc_file_value_spread(f, &tensor, 1, 1, NULL, NULL, NULL, e));
@@ -225,6 +226,9 @@ static void inspecting(void **state) {
     NOTHING("pair", kvc_comparing_tensor(c, NULL, &all, NULL, e));
     NOTHING("all", kvc_comparing_tensor(c, pair, NULL, NULL, e));
     FAILS("c", kvc_comparing_groups_end(NULL, e));
+    FAILS("c", kvc_comparing_positions(NULL, pair, &at, sizeof at, e));
+    FAILS("pair", kvc_comparing_positions(c, NULL, &at, sizeof at, e));
+    FAILS("position", kvc_comparing_positions(c, pair, NULL, 0, e));
     FAILS("c", kvc_comparing_sample(NULL, pair, 0, 1, 1, &sample, e));
     FAILS("pair", kvc_comparing_sample(c, NULL, 0, 1, 1, &sample, e));
     FAILS("out", kvc_comparing_sample(c, pair, 0, 1, 1, NULL, e));
@@ -334,8 +338,8 @@ static void devices(void **state) {
     NOTHING("path", kvc_cuda_plan_new(NULL, NULL, NULL, e));
     FAILS("p", kvc_cuda_load(NULL, NULL, e));
     FAILS("p", kvc_cuda_finish(NULL, e));
-    FAILS("p", kvc_cuda_read(NULL, 0, 0, 1, text, e));
-    FAILS("dst", kvc_cuda_read(p, 0, 0, 1, NULL, e));
+    FAILS("p", kvc_cuda_read(NULL, 0, 0, 1, text, sizeof text, e));
+    FAILS("dst", kvc_cuda_read(p, 0, 0, 1, NULL, sizeof text, e));
     FAILS("f", kvc_cuda_file_takes(NULL, e));
     NOTHING("f", kvc_cuda_file_open(NULL, NULL, NULL, e));
     FAILS("m", kvc_cuda_pack(NULL, NULL, NULL, write_nowhere, NULL, NULL, e));
@@ -346,6 +350,74 @@ static void devices(void **state) {
     FAILS("address", kvc_cuda_open_handle(0, handle, NULL, e));
     assert_int_equal(kvc_cuda_pack(&m, NULL, NULL, NULL, NULL, NULL, e), -1);
     kvc_cuda_plan_free(p);
+}
+
+/* --- memory to be filled, whose size the caller says --- */
+
+enum { UNTOUCHED = 0xa5 };
+
+static uint8_t room[4096] __attribute__((aligned(8)));
+static size_t given; /* bytes of it, as calls are told */
+
+static void expect_untouched(size_t from) {
+    for (size_t i = from; i < sizeof room; i++) assert_int_equal(room[i], UNTOUCHED);
+}
+
+static void is_too_small(int status, const char *call, const char *argument, size_t n,
+                         size_t each) {
+    char want[160];
+    snprintf(want, sizeof want, "%.*s(): %s has %zu bytes, and %zu * %zu are needed",
+             (int)strcspn(call, "("), call, argument, given, n, each);
+    if (status != -1) fail_msg("%s: it did not fail", want);
+    assert_int_equal(kvc_error_code(e), KVC_ERR_USAGE);
+    assert_string_equal(kvc_error_message(e), want);
+    expect_untouched(0);
+}
+
+static void is_filled(int status, const char *call) {
+    if (status) fail_msg("%s: %s", call, kvc_error_message(e));
+    assert_int_not_equal(room[given - 1], UNTOUCHED);
+    expect_untouched(given);
+}
+
+/* `call` writes n elements of `each` bytes into `room`, of which it is told the `given` ones. */
+#define FILLS(argument, n, each, call)                \
+    do {                                              \
+        memset(room, UNTOUCHED, sizeof room);         \
+        given = 0;                                    \
+        is_too_small(call, #call, argument, n, each); \
+        given = (n) * (each)-1;                       \
+        is_too_small(call, #call, argument, n, each); \
+        given++;                                      \
+        is_filled(call, #call);                       \
+    } while (0)
+
+static void sizes(void **state) {
+    struct kvc_tensor_info t = {.size = sizeof t};
+    struct kvc_comparing *c = kvc_comparing_new(f, f, NULL, NULL, e);
+    const struct kvc_compared *pair = c ? kvc_comparing_pair(c, 0) : NULL;
+    struct kvc_file *prompt = kvc_file_open("samples/prompt.safetensors.kvc", NULL, e);
+    struct kvc_cuda_plan *p = kvc_cuda_plan_new("samples/tiny.kvc", NULL, NULL, e);
+    (void)state;
+    assert_true(pair && prompt);
+    if (!p || kvc_cuda_load(p, NULL, e) || kvc_cuda_finish(p, e))
+        fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(kvc_file_tensor(f, 0, &t), 0);
+    const size_t row = t.row_bytes, floats = t.heads * t.dim * sizeof(float);
+    FILLS("dst", 2, row, kvc_file_read(f, 0, 1, 2, room, given, e));
+    FILLS("dst", 2, floats, kvc_file_read_floats(f, 0, 1, 2, (void *)room, given, e));
+    FILLS("dst", 2, row, kvc_cuda_read(p, 0, 1, 2, room, given, e));
+    FILLS("position", pair->rows, sizeof(int64_t),
+          kvc_comparing_positions(c, pair, (void *)room, given, e));
+    FILLS("keys", 1, KVC_KEY_BYTES, kvc_prefix_chain("m", ids, 256, NULL, 0, NULL, room, given, e));
+    FILLS("keys", 2, KVC_KEY_BYTES, kvc_file_prefix_chain(prompt, "m", 512, room, given, e));
+    FILLS("hashes", 2, KVC_STORE_KEY, kvc_hash_vllm_cbor(NULL, ids, 37, 16, room, given, e));
+    /* of nothing */
+    assert_int_equal(kvc_file_read(f, 0, 0, 0, NULL, 0, e), 0);
+    assert_int_equal(kvc_prefix_chain("m", ids, 255, NULL, 0, NULL, room, 0, e), 0);
+    kvc_cuda_plan_free(p);
+    kvc_file_close(prompt);
+    kvc_comparing_free(c);
 }
 
 /* --- nothing was left out --- */
@@ -558,6 +630,7 @@ int main(void) {
         cmocka_unit_test(inspecting),
         cmocka_unit_test(stores),
         cmocka_unit_test(devices),
+        cmocka_unit_test(sizes),
         cmocka_unit_test(all_functions),
         cmocka_unit_test(other_functions),
         cmocka_unit_test(arrays_of_a_later_version),

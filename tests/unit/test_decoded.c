@@ -141,7 +141,7 @@ static void *read_rows(void *state) {
         const uint32_t tensor = (r->seed >> 8) % tensors;
         kvc_file_tensor(r->file, tensor, &t);
         const uint64_t n = 1 + i % 3, first = (r->seed >> 12) % (t.rows - n + 1);
-        r->wrong += kvc_file_read(r->file, tensor, first, n, row, NULL) ||
+        r->wrong += kvc_file_read(r->file, tensor, first, n, row, 3 * ROW, NULL) ||
                     memcmp(row, r->rows[tensor] + first * t.row_bytes, (size_t)(n * t.row_bytes));
     }
     r->wrong += !row;
@@ -162,7 +162,7 @@ static void check_readers(uint64_t memory) {
         assert_int_equal(kvc_file_tensor(f, i, &t), 0);
         assert_true(t.rows >= 3 && t.row_bytes <= ROW);
         assert_non_null(rows[i] = malloc((size_t)(t.rows * t.row_bytes)));
-        assert_int_equal(kvc_file_read(f, i, 0, t.rows, rows[i], NULL), 0);
+        assert_int_equal(kvc_file_read(f, i, 0, t.rows, rows[i], t.rows * t.row_bytes, NULL), 0);
     }
     struct reader reader[READERS];
     pthread_t thread[READERS];

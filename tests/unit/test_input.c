@@ -191,7 +191,7 @@ static void files_cut_short(void **state) {
         int failed = 0;
         for (uint32_t t = 0; !kvc_file_tensor(f, t, &info); t++) {
             uint8_t *rows = malloc((size_t)(info.rows * info.row_bytes));
-            failed += kvc_file_read(f, t, 0, info.rows, rows, e) != 0;
+            failed += kvc_file_read(f, t, 0, info.rows, rows, info.rows * info.row_bytes, e) != 0;
             free(rows);
         }
         assert_true(failed > 0); /* not all had been read before */

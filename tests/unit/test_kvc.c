@@ -50,11 +50,11 @@ static void a_slot_through_the_library(void **state) {
     assert_string_equal(kvc_file_format(p), "kvc");
     assert_int_equal(kvc_file_check(p, 2, e), 0);
     uint8_t a[384], b[384];
-    assert_int_equal(kvc_file_read(f, 7, 3, 1, a, e), 0);
-    assert_int_equal(kvc_file_read(p, 7, 3, 1, b, e), 0);
+    assert_int_equal(kvc_file_read(f, 7, 3, 1, a, sizeof a, e), 0);
+    assert_int_equal(kvc_file_read(p, 7, 3, 1, b, sizeof b, e), 0);
     assert_memory_equal(a, b, sizeof a);
-    assert_int_equal(kvc_file_read(p, 7, 16, 1, b, e), -1);
-    assert_int_equal(kvc_file_read(p, 60, 0, 1, b, e), -1);
+    assert_int_equal(kvc_file_read(p, 7, 16, 1, b, sizeof b, e), -1);
+    assert_int_equal(kvc_file_read(p, 60, 0, 1, b, sizeof b, e), -1);
     assert_int_equal(kvc_file_unpack(p, NULL, NULL, append, &back, e), 0);
     assert_int_equal(back.n, source.n);
     assert_memory_equal(back.data, source.data, source.n);
@@ -109,16 +109,17 @@ static void rows_come_from_a_kept_block(void **state) {
     assert_true(info.rows > 2);
     uint8_t *rows = malloc(info.rows * info.row_bytes), *row = malloc(info.row_bytes);
     assert_true(rows && row);
-    assert_int_equal(kvc_file_read(f, 1, 0, info.rows, rows, e), 0);
-    assert_int_equal(kvc_file_read(f, 1, 0, 1, row, e), 0);
+    assert_int_equal(kvc_file_read(f, 1, 0, info.rows, rows, info.rows * info.row_bytes, e), 0);
+    assert_int_equal(kvc_file_read(f, 1, 0, 1, row, info.row_bytes, e), 0);
     assert_memory_equal(row, rows, info.row_bytes);
     memset(packed.data + 64, 0, packed.n - 64);
-    assert_int_equal(kvc_file_read(f, 1, 1, 1, row, e), 0);
+    assert_int_equal(kvc_file_read(f, 1, 1, 1, row, info.row_bytes, e), 0);
     assert_memory_equal(row, rows + info.row_bytes, info.row_bytes);
-    assert_int_equal(kvc_file_read(f, 1, 1, 0, row, e), 0);
-    assert_int_equal(kvc_file_read(f, 0, 0, 1, row, e), -1); /* of another tensor none is kept */
+    assert_int_equal(kvc_file_read(f, 1, 1, 0, row, info.row_bytes, e), 0);
+    assert_int_equal(kvc_file_read(f, 0, 0, 1, row, info.row_bytes, e),
+                     -1); /* of another tensor none is kept */
     assert_int_equal(kvc_error_code(e), 31);
-    assert_int_equal(kvc_file_read(f, 0, 0, 1, row, e), -1);
+    assert_int_equal(kvc_file_read(f, 0, 0, 1, row, info.row_bytes, e), -1);
     assert_int_equal(kvc_file_check(f, 1, e), -1);
     kvc_file_close(f);
     kvc_error_free(e);
@@ -138,9 +139,11 @@ static void *read_rows(void *state) {
                 *all = more ? realloc(rows, info.row_bytes * info.rows) : NULL;
         if (more) row = more;
         if (all) rows = all;
-        if (!more || !all || kvc_file_read(f, t, 0, info.rows, rows, NULL)) bad = state;
+        if (!more || !all ||
+            kvc_file_read(f, t, 0, info.rows, rows, info.row_bytes * info.rows, NULL))
+            bad = state;
         for (uint64_t r = 0; !bad && r < info.rows; r++)
-            if (kvc_file_read(f, t, r, 1, row, NULL) ||
+            if (kvc_file_read(f, t, r, 1, row, info.row_bytes, NULL) ||
                 memcmp(row, rows + r * info.row_bytes, info.row_bytes) != 0)
                 bad = state;
     }
@@ -187,7 +190,7 @@ static void records_are_hashed_once(void **state) {
                                   map = {.size = sizeof map, .no_verify = 1, .map = 1};
     struct kvc_file *f = sample(e);
     assert_int_equal(kvc_file_pack(f, &pack, append, &packed, e), 0);
-    assert_int_equal(kvc_file_read(f, 0, 5, 1, row, e), 0);
+    assert_int_equal(kvc_file_read(f, 0, 5, 1, row, sizeof row, e), 0);
     kvc_file_close(f);
     uint8_t *at = stored_row(&packed, row, sizeof row);
     const int fd = mkstemp(path);
@@ -199,12 +202,12 @@ static void records_are_hashed_once(void **state) {
     assert_int_equal(kvc_file_check_hashes(on_disk, e), 0);
     *at ^= 1;
     assert_int_equal(pwrite(fd, at, 1, at - packed.data), 1);
-    assert_int_equal(kvc_file_read(unchecked, 0, 5, 1, again, e), -1);
+    assert_int_equal(kvc_file_read(unchecked, 0, 5, 1, again, sizeof again, e), -1);
     assert_int_equal(kvc_error_code(e), KVC_ERR_DAMAGED);
     assert_int_equal(kvc_file_check_hashes(unchecked, e), -1);
-    assert_int_equal(kvc_file_read(unchecked, 0, 5, 1, again, e), -1);
-    assert_int_equal(kvc_file_read(on_disk, 0, 5, 1, again, e), -1);
-    assert_int_equal(kvc_file_read(checked, 0, 5, 1, again, e), 0);
+    assert_int_equal(kvc_file_read(unchecked, 0, 5, 1, again, sizeof again, e), -1);
+    assert_int_equal(kvc_file_read(on_disk, 0, 5, 1, again, sizeof again, e), -1);
+    assert_int_equal(kvc_file_read(checked, 0, 5, 1, again, sizeof again, e), 0);
     row[0] ^= 1;
     assert_memory_equal(again, row, sizeof row);
     kvc_file_close(checked);
@@ -278,7 +281,7 @@ static void parts_of_a_file(void **state) {
     assert_int_equal(info.rows, 5);
     assert_int_equal(info.layer, 3);
     uint8_t a[384], b[384];
-    assert_int_equal(kvc_file_read(part, 1, 4, 1, a, e), 0);
+    assert_int_equal(kvc_file_read(part, 1, 4, 1, a, sizeof a, e), 0);
     uint32_t same = 0;
     for (uint32_t t = 0; t < kvc_file_tensors(f); t++) {
         struct kvc_tensor_info whole = {.size = sizeof whole};
@@ -286,7 +289,7 @@ static void parts_of_a_file(void **state) {
         kvc_file_tensor(part, 1, &info);
         if (whole.layer == info.layer && strcmp(whole.role, info.role) == 0) same = t;
     }
-    assert_int_equal(kvc_file_read(f, same, 4, 1, b, e), 0);
+    assert_int_equal(kvc_file_read(f, same, 4, 1, b, sizeof b, e), 0);
     assert_memory_equal(a, b, sizeof a);
     assert_int_equal(kvc_file_check(part, 1, e), 0);
 

@@ -135,10 +135,10 @@ static void digests_are_compared(void **state) {
         size_t size;
         const int due = no_verify ? 0 : -1;
         assert_non_null(f);
-        assert_int_equal(kvc_file_read(f, 0, 0, 1, row, e), 0);
-        assert_int_equal(kvc_file_read(f, 1, 0, 1, row, e), due);
+        assert_int_equal(kvc_file_read(f, 0, 0, 1, row, sizeof row, e), 0);
+        assert_int_equal(kvc_file_read(f, 1, 0, 1, row, sizeof row, e), due);
         assert_int_equal(kvc_error_code(e), no_verify ? 0 : 31);
-        assert_int_equal(kvc_file_read(f, 1, 0, 5, whole, e), due);
+        assert_int_equal(kvc_file_read(f, 1, 0, 5, whole, sizeof whole, e), due);
         assert_int_equal(kvc_file_unpack(f, NULL, NULL, append, &back, e), due);
         assert_int_equal(kvc_file_unpack_memory(f, NULL, NULL, whole, sizeof whole, &size, e), due);
         assert_int_equal(kvc_file_pack(f, NULL, append, &packed, e), due);
@@ -172,7 +172,7 @@ static void memory_is_limited(void **state) {
     struct kvc_tensor_info info = {.size = sizeof info};
     assert_int_equal(kvc_file_tensor(f, 0, &info), 0);
     assert_true(info.row_bytes <= sizeof row && info.rows > 256);
-    assert_int_equal(kvc_file_read(f, 0, 0, 1, row, e), -1);
+    assert_int_equal(kvc_file_read(f, 0, 0, 1, row, sizeof row, e), -1);
     assert_int_equal(kvc_error_code(e), 32);
     assert_int_equal(kvc_error_need(e), 20);
     assert_int_equal(kvc_file_unpack(f, NULL, NULL, append, &out, e), -1);
@@ -183,9 +183,9 @@ static void memory_is_limited(void **state) {
     /* of a thread, and as much again */
     options.max_memory = 8 * 256 * 2 * info.heads * info.dim * sizeof(float);
     f = kvc_file_open("tests/conformance/files/good-full-block.kvc", &options, e);
-    if (kvc_file_read(f, 0, 0, 1, row, e) || kvc_file_check(f, 8, e))
+    if (kvc_file_read(f, 0, 0, 1, row, sizeof row, e) || kvc_file_check(f, 8, e))
         fail_msg("%s", kvc_error_message(e));
-    assert_int_equal(kvc_file_read(f, 0, 299, 1, row, e), 0);
+    assert_int_equal(kvc_file_read(f, 0, 299, 1, row, sizeof row, e), 0);
     kvc_file_close(f);
     free(out.data);
     kvc_error_free(e);

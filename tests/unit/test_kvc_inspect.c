@@ -125,10 +125,10 @@ static void values(void **state) {
     float row[2 * 192];
     size_t n = 0;
     (void)state;
-    assert_int_equal(kvc_file_read_floats(f, 0, 14, 2, row, e), 0);
+    assert_int_equal(kvc_file_read_floats(f, 0, 14, 2, row, sizeof row, e), 0);
     assert_true(row[0] != 0 && row[192] != row[0]);
-    assert_int_equal(kvc_file_read_floats(f, 0, 15, 2, row, e), -1);
-    assert_int_equal(kvc_file_read_floats(f, 60, 0, 1, row, e), -1);
+    assert_int_equal(kvc_file_read_floats(f, 0, 15, 2, row, sizeof row, e), -1);
+    assert_int_equal(kvc_file_read_floats(f, 60, 0, 1, row, sizeof row, e), -1);
     assert_int_equal(kvc_file_value_spread(f, tensor, 2, 1000, count, &n, spread, e), 0);
     assert_int_equal(n, 2);
     assert_true(spread[1].rows == 16 && spread[1].channels == 192 && !spread[1].error);
@@ -178,7 +178,7 @@ static void steps(void **state) {
     pair = kvc_comparing_pair(c, 59);
     kvc_compared_label(kvc_comparing_pair(c, 57), pair, text, sizeof text);
     assert_string_equal(text, "layers 28-29 V");
-    kvc_comparing_positions(c, pair, position);
+    assert_int_equal(kvc_comparing_positions(c, pair, position, sizeof position, e), 0);
     assert_int_equal(position[7], 7);
     assert_null(kvc_comparing_attended(c, 0, 0, &m));
     kvc_comparing_free(c);

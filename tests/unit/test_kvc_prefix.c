@@ -55,11 +55,15 @@ static void keys_of_a_prefix(void **state) {
     uint8_t start[KVC_KEY_BYTES], keys[RUNS][KVC_KEY_BYTES], own[RUNS][KVC_KEY_BYTES],
         other[RUNS][KVC_KEY_BYTES];
     const struct kvc_prefix_extra extra = {.position = 300, .tag = 3, .bytes = "own", .size = 3};
-    assert_int_equal(kvc_prefix_chain(facts.identity, ids, TOKENS, NULL, 0, start, keys[0], e), 0);
-    assert_int_equal(kvc_file_prefix_chain(f, facts.identity, TOKENS, own[0], e), 0);
+    assert_int_equal(kvc_prefix_chain(facts.identity, ids, TOKENS, NULL, 0, start, keys[0],
+                                      sizeof keys, e),
+                     0);
+    assert_int_equal(kvc_file_prefix_chain(f, facts.identity, TOKENS, own[0], sizeof own, e), 0);
     assert_memory_equal(keys, own, sizeof keys);
-    assert_int_equal(kvc_file_prefix_chain(f, facts.identity, TOKENS + 1, own[0], e), -1);
-    assert_int_equal(kvc_prefix_chain(facts.identity, ids, TOKENS, &extra, 1, NULL, other[0], e),
+    assert_int_equal(kvc_file_prefix_chain(f, facts.identity, TOKENS + 1, own[0], sizeof own, e),
+                     -1);
+    assert_int_equal(kvc_prefix_chain(facts.identity, ids, TOKENS, &extra, 1, NULL, other[0],
+                                      sizeof other, e),
                      0);
     assert_memory_equal(keys[0], other[0], KVC_KEY_BYTES); /* the extra is in the second run */
     assert_memory_not_equal(keys[1], other[1], KVC_KEY_BYTES);
@@ -87,7 +91,7 @@ static void keys_of_a_prefix(void **state) {
 
     const struct kvc_select_options with = {.size = sizeof with, .extras = &extra, .n_extras = 1};
     struct kvc_file *view = kvc_file_select(f, &with, e);
-    assert_int_equal(kvc_file_prefix_chain(view, facts.identity, TOKENS, own[0], e), 0);
+    assert_int_equal(kvc_file_prefix_chain(view, facts.identity, TOKENS, own[0], sizeof own, e), 0);
     assert_memory_equal(own, other, sizeof own);
     kvc_file_close(view);
     kvc_file_close(f);

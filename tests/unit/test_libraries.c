@@ -116,7 +116,7 @@ static struct kvc_file *get_stored(struct stored s) {
 static void check_rows(const struct kvc_file *f) {
     static uint8_t rows[TOKENS * ROW];
     for (uint32_t i = 0; i < ARRAYS; i++) {
-        assert_good(kvc_file_read(f, i, 0, TOKENS, rows, e) == 0);
+        assert_good(kvc_file_read(f, i, 0, TOKENS, rows, sizeof rows, e) == 0);
         assert_memory_equal(rows, made.rows[i], sizeof rows);
     }
 }
@@ -271,7 +271,7 @@ static void a_file_of_the_device_is_whole(void **state) {
     assert_good(plan = kvc_cuda_plan_new(path, &verify, NULL, e));
     assert_good(kvc_cuda_load(plan, NULL, e) == 0 && kvc_cuda_finish(plan, e) == 0);
     for (uint32_t i = 0; i < ARRAYS; i++) {
-        assert_good(kvc_cuda_read(plan, i, 0, TOKENS, rows, e) == 0);
+        assert_good(kvc_cuda_read(plan, i, 0, TOKENS, rows, sizeof rows, e) == 0);
         assert_memory_equal(rows, made.rows[i], sizeof rows);
     }
     kvc_cuda_plan_free(plan);
@@ -294,14 +294,14 @@ static void a_plan_is_cancelled_and_exported(void **state) {
     kvc_cuda_cancel(plan);
     assert_int_equal(kvc_cuda_load(plan, NULL, e), -1);
     assert_non_null(strstr(kvc_error_message(e), "cancelled"));
-    assert_int_equal(kvc_cuda_read(plan, 0, 0, 1, rows, e), -1);
+    assert_int_equal(kvc_cuda_read(plan, 0, 0, 1, rows, sizeof rows, e), -1);
     assert_good(kvc_cuda_load(plan, NULL, e) == 0 && kvc_cuda_finish(plan, e) == 0);
     kvc_cuda_cancel(NULL);
     uint8_t handle[2][KVC_CUDA_HANDLE];
     uint64_t offset;
     struct kvc_cuda_tensor t = {.size = sizeof t};
     for (uint32_t i = 0; i < ARRAYS; i++) {
-        assert_good(kvc_cuda_read(plan, i, 0, TOKENS, rows, e) == 0);
+        assert_good(kvc_cuda_read(plan, i, 0, TOKENS, rows, sizeof rows, e) == 0);
         assert_memory_equal(rows, made.rows[i], sizeof rows);
         offset = 1;
         assert_good(kvc_cuda_export(plan, i, handle[i % 2], &offset, e) == 0);

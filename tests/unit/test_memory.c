@@ -490,13 +490,15 @@ static void shared_profiles(void **state) {
     struct kvc_open_options with = {.size = sizeof with};
     struct kvc_file *g = kvc_file_open_memory(data, size, &with, e);
     assert_non_null(g);
-    assert_int_equal(kvc_file_read(g, 0, 0, 1, row, e), -1); /* the profile is nowhere */
+    assert_int_equal(kvc_file_read(g, 0, 0, 1, row, H * D * sizeof *row, e),
+                     -1); /* the profile is nowhere */
     assert_int_equal(kvc_error_need(e), 5);
     kvc_file_close(g);
     with.shared_profile = p;
     g = kvc_file_open_memory(data, size, &with, e);
     kvc_shared_profile_close(p);
-    if (!g || kvc_file_read(g, 0, 0, 1, row, e)) fail_msg("%s", kvc_error_message(e));
+    if (!g || kvc_file_read(g, 0, 0, 1, row, H * D * sizeof *row, e))
+        fail_msg("%s", kvc_error_message(e));
     kvc_file_close(g);
     kvc_file_close(f);
     free(data);

@@ -174,7 +174,7 @@ static int reads(const struct kvc_file *f, struct kvc_error *e) {
     for (uint32_t i = 0; !status && !kvc_file_tensor(f, i, &t); i++) {
         void *row = malloc(t.row_bytes);
         for (uint64_t r = 0; r < t.rows && !status; r += 5)
-            status = kvc_file_read(f, i, r, 1, row, e);
+            status = kvc_file_read(f, i, r, 1, row, t.row_bytes, e);
         free(row);
     }
     return status;

@@ -88,7 +88,7 @@ static void ranges(void **state) {
         uint8_t rows[CHUNK * ROW];
         uint64_t n;
         assert_int_equal(kvc_file_position(f, 0, 0), first);
-        assert_int_equal(kvc_file_read(f, 0, 0, CHUNK, rows, &e), 0);
+        assert_int_equal(kvc_file_read(f, 0, 0, CHUNK, rows, sizeof rows, &e), 0);
         assert_memory_equal(rows, x->rows[0] + first * ROW, sizeof rows);
         assert_memory_equal(kvc_file_tokens(f, &n), x->ids + first, CHUNK * sizeof *x->ids);
         kvc_file_close(f);

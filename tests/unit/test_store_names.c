@@ -336,7 +336,8 @@ static void keys(void **state) {
     }
     uint8_t chain[4 * 32];
     struct kvc_error e;
-    assert_int_equal(kvc_prefix_chain(ns->identity, x->ids, 4 * CHUNK, NULL, 0, NULL, chain, &e),
+    assert_int_equal(kvc_prefix_chain(ns->identity, x->ids, 4 * CHUNK, NULL, 0, NULL, chain,
+                                      sizeof chain, &e),
                      0);
     assert_int_equal(found_of(hit), 0);
     for (unsigned i = 0; i < 2; i++) {
@@ -371,14 +372,15 @@ static void vllm_hashes(void **state) {
     assert_non_null(e);
     for (size_t i = 0; i < sizeof root; i++) root[i] = (uint8_t)i;
     for (size_t r = 0; r < 2; r++) { /* without a root, with one; token 10 fills no block */
-        assert_int_equal(kvc_hash_vllm_cbor(r ? root : NULL, ids, 11, 5, hash[0], e), 0);
+        assert_int_equal(kvc_hash_vllm_cbor(r ? root : NULL, ids, 11, 5, hash[0], sizeof hash, e),
+                         0);
         for (size_t b = 0; b < 2; b++) {
             char text[2 * KVC_STORE_KEY + 1];
             kvc_hex(hash[b], KVC_STORE_KEY, text);
             assert_string_equal(text, want[r][b]);
         }
     }
-    assert_int_equal(kvc_hash_vllm_cbor(NULL, ids, 11, 0, hash[0], e), -1);
+    assert_int_equal(kvc_hash_vllm_cbor(NULL, ids, 11, 0, hash[0], sizeof hash, e), -1);
     assert_int_equal(kvc_error_code(e), KVC_ERR_USAGE);
     kvc_error_free(e);
 }

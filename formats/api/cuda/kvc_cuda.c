@@ -423,7 +423,7 @@ void kvc_cuda_cancel(struct kvc_cuda_plan *p) {
 }
 
 int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t n, void *dst,
-                  struct kvc_error *e) {
+                  size_t size, struct kvc_error *e) {
     if (KVC_NULL(e, p)) return -1;
     if (n && KVC_NULL(e, dst)) return -1;
     const uint32_t t = i < p->n_tensors ? p->tensor[i] : 0;
@@ -431,6 +431,7 @@ int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t 
     if (!p->finished) return kvc_fail(e, KVC_ERR_USAGE, "nothing was loaded");
     if (i >= p->n_tensors || !p->own[t] || first > g->pages || n > g->pages - first)
         return kvc_fail(e, KVC_ERR_USAGE, "these rows are not in memory of the plan's own");
+    if (KVC_SHORT(e, dst, size, n, (uint64_t)g->token)) return -1;
     return kvc_device_read(p->device, dst, (const uint8_t *)p->own[t] + first * (uint64_t)g->token,
                            (size_t)(n * (uint64_t)g->token), e);
 }

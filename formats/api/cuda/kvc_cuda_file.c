@@ -48,7 +48,8 @@ static int read_rows(const struct kvc_cache *c, uint32_t t, uint64_t first, uint
     struct loaded *l = c->impl;
     if (l->number[t] == KVC_NONE) return l->of->read(l->of, t, first, n, dst, e);
     pthread_mutex_lock(&l->lock);
-    int status = kvc_cuda_read(l->plan, l->number[t], first, n, dst, e);
+    int status = kvc_cuda_read(l->plan, l->number[t], first, n, dst,
+                               n * kvc_row_bytes(&c->tensor[t].shape), e);
     pthread_mutex_unlock(&l->lock);
     return status;
 }
