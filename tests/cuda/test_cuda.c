@@ -16,6 +16,7 @@
 #include "formats/api/kvc_cuda.h"
 #include "formats/device/load.h"
 #include "tests/cuda/made.h"
+#include "tests/dense_array.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -651,15 +652,9 @@ static int arrays_of(struct kvc_memory_array *array, struct kvc_memory *m, const
     for (uint32_t t = 0; t < f->cache->n_tensors && t < PACKED_ARRAYS; t++) {
         const struct kvc_tensor *tensor = &f->cache->tensor[t];
         const struct kvc_shape *s = &tensor->shape;
-        const size_t size = kvc_dtype_info(s->dtype)->size;
-        array[t] = (struct kvc_memory_array){.role = kvc_role_name(tensor->role),
-                                             .layer = f->cache->layer[tensor->layer].index,
-                                             .dtype = kvc_dtype_info(s->dtype)->name,
-                                             .heads = s->heads,
-                                             .dim = s->dim,
-                                             .token = (int64_t)kvc_row_bytes(s),
-                                             .head = (int64_t)(s->dim * size),
-                                             .channel = (int64_t)size};
+        const struct kvc_dtype_info *type = kvc_dtype_info(s->dtype);
+        array[t] = dense_array(kvc_role_name(tensor->role), f->cache->layer[tensor->layer].index,
+                               type->name, type->size, s->heads, s->dim, NULL);
         if (!(array[t].data = malloc(s->tokens * kvc_row_bytes(s) + 1)))
             return kvc_fail_memory(e, "rows");
         if (kvc_file_read(f, t, 0, s->tokens, array[t].data, s->tokens * kvc_row_bytes(s), e))

@@ -9,6 +9,7 @@
 
 #include "formats/api/kvc_file.h"
 #include "formats/store/store.h"
+#include "tests/dense_array.h"
 #include "tests/fuzz/mend.h"
 
 enum { TOKENS = 256, DIM = 4, ROW = 2 * DIM };
@@ -39,14 +40,7 @@ static void make(void) {
     for (unsigned i = 0; i < TOKENS; i++) tokens[i] = (int32_t)i;
     for (unsigned i = 0; i < 2; i++) {
         for (unsigned k = 0; k < sizeof rows[i]; k++) rows[i][k] = (uint8_t)(k * (7 + i) & 0x3b);
-        a[i] = (struct kvc_memory_array){.role = i ? "V" : "K",
-                                         .dtype = "f16",
-                                         .heads = 1,
-                                         .dim = DIM,
-                                         .data = rows[i],
-                                         .token = ROW,
-                                         .head = ROW,
-                                         .channel = 2};
+        a[i] = dense_array(i ? "V" : "K", 0, "f16", 2, 1, DIM, rows[i]);
     }
     struct kvc_file *f = kvc_file_open_arrays(&m, &e);
     if (!f || kvc_file_pack_memory(f, &how, &good, &good_size, &e))

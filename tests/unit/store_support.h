@@ -6,6 +6,7 @@
 #include "temp_folder.h"
 
 #include "formats/store/store.h"
+#include "tests/dense_array.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,15 +43,7 @@ static inline void describe(struct made *x, uint64_t tokens) {
                                .token_ids = x->ids,
                                .n_token_ids = tokens};
     for (unsigned i = 0; i < ARRAYS; i++)
-        x->a[i] = (struct kvc_memory_array){.role = i % 2 ? "V" : "K",
-                                            .layer = i / 2,
-                                            .dtype = "f16",
-                                            .heads = 1,
-                                            .dim = DIM,
-                                            .data = x->rows[i],
-                                            .token = ROW,
-                                            .head = ROW,
-                                            .channel = 2};
+        x->a[i] = dense_array(i % 2 ? "V" : "K", i / 2, "f16", 2, 1, DIM, x->rows[i]);
 }
 
 static const char *const usual_facts[] = {"model.name=m", "model.architecture=llama",

@@ -8,6 +8,7 @@
 #include "formats/api/kvc_cuda.h"
 #include "formats/api/kvc_inspect.h"
 #include "formats/api/kvc_store.h"
+#include "tests/dense_array.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -595,14 +596,7 @@ static void memory_of_a_later_version(void **state) {
         uint64_t more;
     } array[2] = {0};
     for (unsigned i = 0; i < 2; i++)
-        array[i].of_now = (struct kvc_memory_array){.role = i ? "V" : "K",
-                                                    .dtype = "f16",
-                                                    .heads = 1,
-                                                    .dim = 2,
-                                                    .data = rows[i],
-                                                    .token = 4,
-                                                    .head = 4,
-                                                    .channel = 2};
+        array[i].of_now = dense_array(i ? "V" : "K", 0, "f16", 2, 1, 2, rows[i]);
     const struct kvc_memory m = {.size = sizeof m,
                                  .array_size = sizeof array[0],
                                  .arrays = &array[0].of_now,

@@ -2,6 +2,8 @@
  * Not for what keys are (test_prefix_*). */
 #include "kvc_support.h"
 
+#include "tests/dense_array.h"
+
 enum { TOKENS = 600, RUNS = TOKENS / KVC_PREFIX_TOKENS, DIM = 8 };
 
 static uint8_t rows[2][TOKENS * 2 * DIM];
@@ -12,14 +14,7 @@ static struct kvc_file *made(const char *dtype, struct kvc_error *e) {
     static const char *const facts[] = {"model.name=m", "rope.pairing=halves", NULL};
     struct kvc_memory_array a[2];
     for (unsigned i = 0; i < 2; i++)
-        a[i] = (struct kvc_memory_array){.role = i ? "V" : "K",
-                                         .dtype = dtype,
-                                         .heads = 1,
-                                         .dim = DIM,
-                                         .data = rows[i],
-                                         .token = 2 * DIM,
-                                         .head = 2 * DIM,
-                                         .channel = 2};
+        a[i] = dense_array(i ? "V" : "K", 0, dtype, 2, 1, DIM, rows[i]);
     for (int i = 0; i < TOKENS; i++) ids[i] = 7 * i;
     memset(rows, 0x3c, sizeof rows);
     const struct kvc_memory m = {.size = sizeof m,

@@ -7,6 +7,7 @@
 #include "formats/api/kvc.h"
 #include "formats/api/kvc_cuda.h"
 #include "formats/api/kvc_store.h"
+#include "tests/dense_array.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,15 +39,7 @@ static struct {
 static void describe(uint8_t rows[ARRAYS][TOKENS * ROW]) {
     static const char *const facts[] = {"model.name=m", "rope.pairing=halves", NULL};
     for (uint32_t i = 0; i < ARRAYS; i++)
-        made.array[i] = (struct kvc_memory_array){.role = i % 2 ? "V" : "K",
-                                                  .layer = i / 2,
-                                                  .dtype = "f16",
-                                                  .heads = HEADS,
-                                                  .dim = DIM,
-                                                  .data = rows[i],
-                                                  .token = ROW,
-                                                  .head = 2 * DIM,
-                                                  .channel = 2};
+        made.array[i] = dense_array(i % 2 ? "V" : "K", i / 2, "f16", 2, HEADS, DIM, rows[i]);
     made.memory = (struct kvc_memory){.size = sizeof made.memory,
                                       .array_size = sizeof made.array[0],
                                       .arrays = made.array,

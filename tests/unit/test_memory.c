@@ -3,6 +3,7 @@
 #include "formats/api/kvc.h"
 
 #include "codecs/dtype.h"
+#include "tests/dense_array.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -257,18 +258,16 @@ static void facts_and_windows(void **state) {
     static float k[T * H * D], v[T * H * D], wk[W * H * D], wv[W * H * D], q[5 * 4 * D];
     static int32_t ids[T];
     struct kvc_error *e = kvc_error_new();
-    const struct kvc_memory_array row = {
-        .dtype = "f32", .heads = H, .dim = D, .token = 4 * H * D, .head = 4 * D, .channel = 4};
-    struct kvc_memory_array a[5];
+    struct kvc_memory_array a[5] = {dense_array("K", 0, "f32", 4, H, D, k),
+                                    dense_array("V", 0, "f32", 4, H, D, v),
+                                    dense_array("K", 1, "f32", 4, H, D, wk),
+                                    dense_array("V", 1, "f32", 4, H, D, wv),
+                                    dense_array("queries", 0, "f32", 4, 4, D, q)};
     char text[80];
     void *data;
     uint64_t n;
     (void)state;
-    for (size_t i = 0; i < 5; i++) a[i] = row;
-    a[0].role = "K", a[0].data = k, a[1].role = "V", a[1].data = v;
-    a[2].role = "K", a[2].data = wk, a[3].role = "V", a[3].data = wv;
-    a[2].layer = a[3].layer = 1, a[2].tokens = a[3].tokens = W;
-    a[4].role = "queries", a[4].data = q, a[4].heads = 4, a[4].token = 4 * 4 * D, a[4].tokens = 5;
+    a[2].tokens = a[3].tokens = W, a[4].tokens = 5;
     for (size_t i = 0; i < T * H * D; i++) k[i] = (float)i, v[i] = (float)i + 0.5f;
     for (size_t i = 0; i < W * H * D; i++) wk[i] = -(float)i, wv[i] = -(float)i - 0.5f;
     for (int32_t i = 0; i < T; i++) ids[i] = 7 * i;
@@ -324,14 +323,7 @@ static void conversions(void **state) {
     const float value[4] = {1, 1.0f + 0x1p-8f, 3e38f, -0.1f};
     float wide[4] = {0};
     uint16_t half[4];
-    struct kvc_memory_array a = {.role = "V",
-                                 .dtype = "f32",
-                                 .heads = 1,
-                                 .dim = 4,
-                                 .data = (void *)(uintptr_t)value,
-                                 .token = 16,
-                                 .head = 16,
-                                 .channel = 4};
+    struct kvc_memory_array a = dense_array("V", 0, "f32", 4, 1, 4, (void *)(uintptr_t)value);
     struct kvc_memory m = {
         .size = sizeof m, .array_size = sizeof a, .arrays = &a, .n_arrays = 1, .tokens = 1};
     struct kvc_load_how o = {.size = sizeof o};
@@ -470,15 +462,8 @@ static void shared_profiles(void **state) {
     if (!p) fail_msg("%s", kvc_error_message(e));
     for (size_t i = 0; i < 2 * L * T * H * D; i++) values[i] = (float)below(1000) / 500 - 1;
     for (size_t i = 0; i < 2 * L; i++)
-        a[i] = (struct kvc_memory_array){.role = i % 2 ? "V" : "K",
-                                         .layer = (uint32_t)(i / 2),
-                                         .dtype = "f32",
-                                         .heads = H,
-                                         .dim = D,
-                                         .data = values + i * T * H * D,
-                                         .token = 4 * H * D,
-                                         .head = 4 * D,
-                                         .channel = 4};
+        a[i] = dense_array(i % 2 ? "V" : "K", (uint32_t)(i / 2), "f32", 4, H, D,
+                           values + i * T * H * D);
     struct kvc_file *f = kvc_file_open_arrays(&m, e);
     const struct kvc_write_options how = {.size = sizeof how,
                                           .recipe = "basis,steps,code:step=0.01",

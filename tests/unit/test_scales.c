@@ -5,6 +5,7 @@
 #include "formats/api/kvc_file.h"
 #include "formats/cache/scales.h"
 #include "formats/cache/view.h"
+#include "tests/dense_array.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -63,15 +64,8 @@ struct stored {
 static void describe(struct stored *x, int type, const char *const *facts) {
     for (unsigned i = 0; i < ARRAYS; i++) {
         for (unsigned v = 0; v < VALUES; v++) x->bytes[i][v] = types[type].code[v % DIM];
-        x->array[i] = (struct kvc_memory_array){.role = i % 2 ? "V" : "K",
-                                                .layer = i / 2,
-                                                .dtype = types[type].dtype,
-                                                .heads = HEADS,
-                                                .dim = DIM,
-                                                .data = x->bytes[i],
-                                                .token = ROW,
-                                                .head = DIM,
-                                                .channel = 1};
+        x->array[i] = dense_array(i % 2 ? "V" : "K", i / 2, types[type].dtype, 1, HEADS, DIM,
+                                  x->bytes[i]);
     }
     x->memory = (struct kvc_memory){.size = sizeof x->memory,
                                     .array_size = sizeof x->array[0],
@@ -333,14 +327,7 @@ static void queries_need_no_scales(void **state) {
     static float q[TOKENS][ROW];
     describe(&x, 0, NULL);
     memcpy(array, x.array, sizeof x.array);
-    array[ARRAYS] = (struct kvc_memory_array){.role = "queries",
-                                              .dtype = "f32",
-                                              .heads = HEADS,
-                                              .dim = DIM,
-                                              .data = q,
-                                              .token = sizeof q[0],
-                                              .head = DIM * sizeof(float),
-                                              .channel = sizeof(float)};
+    array[ARRAYS] = dense_array("queries", 0, "f32", sizeof(float), HEADS, DIM, q);
     x.memory.arrays = array;
     x.memory.n_arrays = ARRAYS + 1;
     struct kvc_file *f = kvc_file_open_arrays(&x.memory, &e);

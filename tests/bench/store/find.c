@@ -4,6 +4,7 @@
 #include "formats/store/dir/dir.h"
 #include "formats/store/dir/policy.h"
 #include "formats/store/store.h"
+#include "tests/dense_array.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,22 +29,9 @@ static void make_prompt(int32_t *tokens, uint64_t i) {
 
 static struct kvc_file *make_cache(struct kvc_error *e) {
     static uint16_t values[2 * CHUNK * 8];
-    static struct kvc_memory_array array[2] = {{.role = "K",
-                                                .dtype = "bf16",
-                                                .heads = 1,
-                                                .dim = 8,
-                                                .data = values,
-                                                .token = 16,
-                                                .head = 16,
-                                                .channel = 2},
-                                               {.role = "V",
-                                                .dtype = "bf16",
-                                                .heads = 1,
-                                                .dim = 8,
-                                                .data = values + CHUNK * 8,
-                                                .token = 16,
-                                                .head = 16,
-                                                .channel = 2}};
+    const struct kvc_memory_array array[2] = {dense_array("K", 0, "bf16", 2, 1, 8, values),
+                                              dense_array("V", 0, "bf16", 2, 1, 8,
+                                                          values + CHUNK * 8)};
     static const char *const facts[] = {"model.name=bench", NULL};
     const struct kvc_memory m = {.size = sizeof m,
                                  .array_size = sizeof array[0],
