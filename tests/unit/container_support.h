@@ -3,6 +3,8 @@
 #ifndef CONTAINER_SUPPORT_H
 #define CONTAINER_SUPPORT_H
 
+#include "values_support.h"
+
 #include "formats/cache/mapped.h"
 #include "tests/recipe_text.h"
 #include "formats/file/restore.h"
@@ -31,12 +33,6 @@ struct memory { /* what a cache's tensors and literals lie in */
     size_t n;
 };
 
-static inline void *allocate(size_t n) {
-    void *p = malloc(n ? n : 1);
-    assert_non_null(p);
-    return p;
-}
-
 static inline void memory_free(void *owner) {
     struct memory *m = owner;
     for (size_t i = 0; i < m->n; i++) free(m->block[i]);
@@ -45,7 +41,7 @@ static inline void memory_free(void *owner) {
 
 static inline uint8_t *remember(struct memory *m, size_t n) {
     assert_in_range(m->n, 0, MAX_BLOCKS_OF_MEMORY - 1);
-    return m->block[m->n++] = allocate(n);
+    return m->block[m->n++] = get_memory(n);
 }
 
 /* A cache under construction; the first error ends the test. */
@@ -112,7 +108,7 @@ static inline void add_tensor(struct builder *b, uint32_t layer, enum kvc_role r
     if (layout == TRANSPOSED)
         tensor->source = (struct kvc_strides){size, dim * cells->n * size, cells->n * size};
     uint8_t *base = remember(b->m, (size_t)tensor->source_size),
-            *row = allocate((size_t)kvc_row_bytes(&shape));
+            *row = get_memory((size_t)kvc_row_bytes(&shape));
     for (uint64_t i = 0; i < cells->n; i++) {
         make_row(row, kvc_row_bytes(&shape), seed, cells->pos[i]);
         kvc_rows_scatter(base, row, &shape, &tensor->source, i, 1, 0);
@@ -145,7 +141,7 @@ static inline struct builder simple(enum kvc_dtype dtype, uint64_t cells, uint32
 }
 
 static inline void add_tokens(struct builder *b, uint64_t n) {
-    int32_t *tokens = allocate((size_t)n * sizeof *tokens);
+    int32_t *tokens = get_memory((size_t)n * sizeof *tokens);
     for (uint64_t i = 0; i < n; i++) tokens[i] = (int32_t)(mix(i) & 0xffff);
     assert_int_equal(kvc_cache_set_tokens(b->c, tokens, n, &b->e), 0);
     free(tokens);
@@ -201,14 +197,14 @@ static inline struct kvc_cache *open_bytes(struct kvc_input *in, const void *dat
 static inline uint8_t *rows_of(const struct kvc_cache *c, uint32_t t, size_t *n) {
     struct kvc_error e;
     *n = (size_t)kvc_tensor_bytes(&c->tensor[t]);
-    uint8_t *rows = allocate(*n);
+    uint8_t *rows = get_memory(*n);
     if (c->read(c, t, 0, c->tensor[t].shape.tokens, rows, &e)) fail_msg("%s", e.message);
     return rows;
 }
 
 static inline uint8_t *literals_of(const struct kvc_cache *c) {
     struct kvc_error e;
-    uint8_t *bytes = allocate((size_t)c->literal_size);
+    uint8_t *bytes = get_memory((size_t)c->literal_size);
     if (c->literal_size && c->read_literal(c, 0, c->literal_size, bytes, &e))
         fail_msg("%s", e.message);
     return bytes;

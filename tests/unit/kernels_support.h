@@ -3,6 +3,8 @@
 #ifndef KERNELS_SUPPORT_H
 #define KERNELS_SUPPORT_H
 
+#include "values_support.h"
+
 #include "kernels/float_bits.h"
 #include "kernels/kernels.h"
 
@@ -17,11 +19,6 @@
 #include <cmocka.h>
 
 static uint32_t random_state = 1;
-
-static inline uint8_t random_byte(void) {
-    random_state = random_state * 1664525 + 1013904223;
-    return (uint8_t)(random_state >> 24);
-}
 
 static inline uint16_t random_u16(void) {
     uint16_t high = random_byte();

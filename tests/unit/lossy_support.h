@@ -3,6 +3,8 @@
 #ifndef LOSSY_SUPPORT_H
 #define LOSSY_SUPPORT_H
 
+#include "values_support.h"
+
 #include "codecs/dtype.h"
 #include "codecs/floats.h"
 #include "codecs/recipe.h"
@@ -23,24 +25,6 @@
 /* --- numbers --- */
 
 static uint32_t random_state = 7;
-
-static inline uint32_t random_bits(void) {
-    random_state = random_state * 1664525 + 1013904223;
-    return random_state >> 8;
-}
-
-/* About normal: mean 0, spread 1. */
-static inline float random_normal(void) {
-    float sum = 0;
-    for (int i = 0; i < 12; i++) sum += (float)random_bits() * 0x1p-24f;
-    return sum - 6;
-}
-
-static inline void *get_memory(size_t n) {
-    void *p = malloc(n ? n : 1);
-    assert_non_null(p);
-    return p;
-}
 
 static inline void put_value(uint8_t *rows, enum kvc_dtype dtype, size_t i, float x) {
     const uint16_t h = dtype == KVC_F16 ? kvc_float_to_half(x) : kvc_float_to_bf16(x);

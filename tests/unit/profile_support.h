@@ -3,6 +3,8 @@
 #ifndef PROFILE_SUPPORT_H
 #define PROFILE_SUPPORT_H
 
+#include "values_support.h"
+
 #include "formats/model/predictor.h"
 #include "formats/cache/mapped.h"
 #include "formats/model/profile_fit.h"
@@ -25,11 +27,6 @@
 #include <openssl/evp.h>
 
 static uint32_t random_state = 11;
-
-static inline uint32_t random_bits(void) {
-    random_state = random_state * 1664525 + 1013904223;
-    return random_state >> 8;
-}
 
 /* --- building one --- */
 

@@ -1,6 +1,7 @@
 /* test_codecs.c: shapes and strides, sections, recipes, and the round trip of every stage in the
  * registry. */
 #include "recipe_support.h"
+#include "values_support.h"
 
 #include "codecs/registry.h"
 
@@ -19,11 +20,6 @@ static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16,  KVC_F8E4M
 #define N_DTYPES (sizeof dtypes / sizeof dtypes[0])
 
 static uint32_t random_state = 7;
-
-static uint8_t random_byte(void) {
-    random_state = random_state * 1664525 + 1013904223;
-    return (uint8_t)(random_state >> 24);
-}
 
 static void dtype_table(void **state) {
     (void)state;

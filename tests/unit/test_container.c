@@ -77,8 +77,8 @@ static void words_of_cells(void **state) {
     (void)state;
     struct builder b = simple(KVC_F16, 300, 1, 1, 8);
     struct kvc_cells *cells = &b.c->part[0].cells;
-    cells->words = allocate(600 * sizeof *cells->words);
-    cells->word_at = allocate(301 * sizeof *cells->word_at);
+    cells->words = get_memory(600 * sizeof *cells->words);
+    cells->word_at = get_memory(301 * sizeof *cells->word_at);
     uint64_t n = 0;
     for (uint64_t i = 0; i < 300; i++) {
         cells->word_at[i] = n;
@@ -282,7 +282,7 @@ static void metadata_of_every_type(void **state) {
     (void)state;
     struct builder b = simple(KVC_F16, 10, 1, 1, 8);
     struct kvc_meta *m = &b.c->meta;
-    char *text = allocate(100001);
+    char *text = get_memory(100001);
     memset(text, 'x', 100000);
     text[100000] = '\0';
     if (kvc_meta_set_bool(m, "x-test.bool", 1, &b.e) ||
@@ -480,7 +480,7 @@ static void any_range_of_rows(void **state) {
         for (uint64_t i = 0; i < 40; i++) {
             uint64_t first = mix(i) % tokens, count = mix(i + 100) % (tokens - first + 1);
             /* exactly as large, so that writing beyond shows */
-            uint8_t *some = allocate((size_t)count * row);
+            uint8_t *some = get_memory((size_t)count * row);
             if (d->read(d, t, first, count, some, &e)) fail_msg("%s", e.message);
             assert_memory_equal(some, rows + first * row, (size_t)count * row);
             free(some);
@@ -502,7 +502,7 @@ static void place_tensor(const struct kvc_cache *c, const struct kvc_cache *d, u
     const size_t row = (size_t)kvc_row_bytes(shape), room = size + 2 * AROUND;
     struct kvc_error e;
     size_t n;
-    uint8_t *rows = rows_of(c, t, &n), *want = allocate(room), *got = allocate(room);
+    uint8_t *rows = rows_of(c, t, &n), *want = get_memory(room), *got = get_memory(room);
     for (uint64_t i = 0; i < 4; i++) { /* all rows, then runs that begin and end within blocks */
         const uint64_t first = i ? mix(i) % shape->tokens : 0,
                        count = i ? mix(i + 9) % (shape->tokens - first + 1) : shape->tokens;
@@ -510,7 +510,7 @@ static void place_tensor(const struct kvc_cache *c, const struct kvc_cache *d, u
                                               .strides = *s,
                                               .first = first,
                                               .past = past};
-        uint8_t *room_for_rows = allocate((size_t)count * row);
+        uint8_t *room_for_rows = get_memory((size_t)count * row);
         memset(want, (int)i + 1, room);
         memset(got, (int)i + 1, room);
         kvc_rows_scatter(want + AROUND, rows + first * row, shape, s, first, count, 0);

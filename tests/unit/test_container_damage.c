@@ -29,7 +29,7 @@ static struct content content_of(const struct kvc_cache *c) {
     x.literals = literals_of(c);
     x.n_literals = (size_t)c->literal_size;
     assert_int_equal(kvc_meta_encode(&c->meta, &x.meta, &x.n_meta, &e), 0);
-    x.tokens = allocate((size_t)c->n_tokens * sizeof *x.tokens);
+    x.tokens = get_memory((size_t)c->n_tokens * sizeof *x.tokens);
     if (c->n_tokens) memcpy(x.tokens, c->tokens, (size_t)c->n_tokens * sizeof *x.tokens);
     return x;
 }
@@ -65,13 +65,13 @@ static enum verdict try_bytes(const uint8_t *bytes, size_t n, const struct conte
     if (!c) verdict = REFUSED;
     else if (!facts_are(c, x)) verdict = OTHER_DATA;
     for (uint32_t t = 0; c && verdict != OTHER_DATA && t < x->n_tensors; t++) {
-        uint8_t *rows = allocate(x->n_rows[t]);
+        uint8_t *rows = get_memory(x->n_rows[t]);
         if (c->read(c, t, 0, c->tensor[t].shape.tokens, rows, &e)) verdict = REFUSED;
         else if (memcmp(rows, x->rows[t], x->n_rows[t]) != 0) verdict = OTHER_DATA;
         free(rows);
     }
     if (c && verdict != OTHER_DATA) {
-        uint8_t *literals = allocate(x->n_literals);
+        uint8_t *literals = get_memory(x->n_literals);
         if (x->n_literals && c->read_literal(c, 0, x->n_literals, literals, &e)) verdict = REFUSED;
         else if (memcmp(literals, x->literals, x->n_literals) != 0) verdict = OTHER_DATA;
         free(literals);
@@ -88,7 +88,7 @@ static void damage(struct kvc_cache *c, const struct kvc_pack_options *o) {
     struct kvc_buffer packed = pack(c, o, NULL);
     struct kvc_input in;
     assert_in_range(packed.n, 1, 32768);
-    uint8_t *bytes = allocate(packed.n); /* exactly as large, so that reading beyond shows */
+    uint8_t *bytes = get_memory(packed.n); /* exactly as large, so that reading beyond shows */
     memcpy(bytes, packed.data, packed.n);
     struct kvc_cache *d = open_bytes(&in, bytes, packed.n);
     struct content x = content_of(d);
@@ -106,7 +106,7 @@ static void damage(struct kvc_cache *c, const struct kvc_pack_options *o) {
         }
     free(bytes);
     for (size_t n = 0; n < packed.n; n++) {
-        uint8_t *cut = allocate(n);
+        uint8_t *cut = get_memory(n);
         memcpy(cut, packed.data, n);
         if (try_bytes(cut, n, &x) != REFUSED) fail_msg("cut to %zu bytes: not noticed", n);
         free(cut);
@@ -153,7 +153,7 @@ static void blocks_two_by_two(void **state) {
         struct kvc_cache *d = open_bytes(&in, packed.data, packed.n);
         struct kvc_error e;
         size_t n;
-        uint8_t *want = rows_of(c, 0, &n), *got = allocate(n + 8);
+        uint8_t *want = rows_of(c, 0, &n), *got = get_memory(n + 8);
         const size_t row = n / cells[i];
         if (k % BY_TWO == 0) assert_same(c, d);
         for (uint64_t t = 0; t < cells[i]; t += KVC_BLOCK) /* alone */

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "values_support.h"
+
 #include "formats/api/pack_device.h"
 #include "kernels/kernels.h"
 #include "tests/unit/failing_device.h"
@@ -36,12 +38,6 @@ struct made {
     uint8_t **data;
     uint32_t *table;
 };
-
-static uint32_t seed;
-static uint32_t random_bits(void) {
-    seed = seed * 1664525u + 1013904223u;
-    return seed >> 8;
-}
 
 /* About normal, of variance 1. */
 static float bell(void) {
@@ -215,7 +211,7 @@ static void fast_gives_the_same_file(void **state) {
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (kvc_lanes_backwards = 0; kvc_lanes_backwards < 2; kvc_lanes_backwards++) {
-            seed = (uint32_t)i;
+            random_state = (uint32_t)i;
             const uint64_t raw = compare(&shapes[i], "fast", 1);
             /* the parameters of a block of one row are larger than what its codes save */
             if (shapes[i].values == LIKE_A_MODEL && shapes[i].tokens % 256 > 1)
@@ -230,7 +226,7 @@ static void rows_that_do_not_shrink_are_stored(void **state) {
     (void)state;
     static const struct shape noise = {"bf16", 1, 300, 2, 32, 16, 0, 0, 0, NOISE},
                               bytes = {"u8", 1, 300, 2, 32, 16, 0, 0, 0, NOISE};
-    seed = 1;
+    random_state = 1;
     assert_int_equal(compare(&noise, "fast", 1), 1000);
     assert_int_equal(compare(&bytes, "fast", 1), 1000);
 }
@@ -238,7 +234,7 @@ static void rows_that_do_not_shrink_are_stored(void **state) {
 static void threads_give_the_same_file(void **state) {
     (void)state;
     static const struct shape s = {"bf16", 5, 300, 2, 64, 16, 5, 0, 0, LIKE_A_MODEL};
-    seed = 2;
+    random_state = 2;
     assert_int_equal(compare(&s, "fast", 4), 0);
 }
 
@@ -265,7 +261,7 @@ static void quantisers_give_the_same_file(void **state) {
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (size_t k = 0; k < sizeof recipes / sizeof recipes[0]; k++) {
-            seed = (uint32_t)i;
+            random_state = (uint32_t)i;
             kvc_lanes_backwards = k % 2;
             const uint64_t raw = compare(&shapes[i], recipes[k], 1);
             /* else the last rows, which `tail` keeps, or values beyond f16's range */
@@ -279,7 +275,7 @@ static void quantisers_give_the_same_file(void **state) {
 static void blocks_that_are_not_finite_are_coded_by_the_host(void **state) {
     (void)state;
     static const struct shape s = {"f32", 1, 1500, 1, 4, 16, 0, 0, 0, SPECIAL};
-    seed = 5;
+    random_state = 5;
     const uint64_t raw = compare(&s, "quant:kivi:bits=4", 1);
     assert_in_range(raw, 1, 999);
     compare(&s, "kivi4", 1);
@@ -291,7 +287,7 @@ static void random_shapes_give_the_same_file(void **state) {
                                           "tail:9:whole=5,quant:kivi:bits=5:g=20:sym"};
     static const char *const dtypes[] = {"bf16", "f16", "f32"};
     for (uint32_t i = 0; i < 60; i++) {
-        seed = i;
+        random_state = i;
         const struct shape s = {.dtype = dtypes[random_bits() % 3],
                                 .layers = 1,
                                 .tokens = 1 + random_bits() % 700,
@@ -316,7 +312,7 @@ static void devices_may_fail_anywhere(void **state) {
     static const char *const recipes[] = {"fast", "kivi4"};
     struct kvc_error e;
     struct made c;
-    seed = 6;
+    random_state = 6;
     make(&c, &s);
     struct kvc_device *const host = kvc_device_host(&e);
     assert_non_null(host);
@@ -396,7 +392,7 @@ static void late_devices_are_waited_for(void **state) {
     slow.encode = late_encode;
     slow.event_wait = late_wait;
     other = &slow;
-    seed = 7;
+    random_state = 7;
     compare(&s, "fast", 1);
     compare(&s, "kivi2", 1);
     other = NULL;
@@ -417,7 +413,7 @@ static void unsuitable_input_is_refused(void **state) {
     (void)state;
     static const struct shape s = {"bf16", 1, 40, 2, 16, 16, 0, 0, 0, LIKE_A_MODEL};
     struct made c;
-    seed = 3;
+    random_state = 3;
     make(&c, &s);
     expect_refusal(&c.m, NULL, "no device encodes 'split'");
     expect_refusal(&c.m, "zstd", "use fast");

@@ -1,5 +1,7 @@
 /* test_eigen.c: directions by subspace iteration beside the eigenvectors, on spectra that are easy
  * and hard for it. */
+#include "values_support.h"
+
 #include "codecs/eigen.h"
 
 #include <math.h>
@@ -13,12 +15,6 @@
 #include <cmocka.h>
 
 static uint64_t seed = 1;
-
-static void *get_memory(size_t n) {
-    void *p = malloc(n);
-    assert_non_null(p);
-    return p;
-}
 
 static double normal(void) {
     double sum = -6;

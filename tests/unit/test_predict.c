@@ -1,6 +1,8 @@
 /* test_predict.c: prediction across layers, from learning to reading, over caches of an invented
  * model whose layers follow from each other. Not for bytes that are wrong (tests/conformance) or
  * for the kernel (test_kernels.c). */
+#include "values_support.h"
+
 #include "tests/quantised.h"
 #include "tests/recipe_text.h"
 
@@ -33,10 +35,7 @@ static uint32_t random_state = 1;
 
 static float random_float(void) { /* about normal */
     float sum = -3;
-    for (int i = 0; i < 6; i++) {
-        random_state = random_state * 1664525 + 1013904223;
-        sum += (float)(random_state >> 8) / (float)(1 << 24);
-    }
+    for (int i = 0; i < 6; i++) sum += (float)random_bits() * 0x1p-24f;
     return sum;
 }
 

@@ -7,6 +7,7 @@
  * so, once each. */
 #include "every_table.h"
 #include "recipe_support.h"
+#include "values_support.h"
 
 #include "codecs/stages/split/channels.h"
 #include "codecs/registry.h"
@@ -39,28 +40,6 @@ static const char *program; /* argv[0] */
 /* --- rows --- */
 
 static uint32_t random_state = 7;
-
-static uint32_t random_bits(void) {
-    random_state = random_state * 1664525 + 1013904223;
-    return random_state >> 8;
-}
-
-static uint8_t random_byte(void) {
-    return (uint8_t)(random_bits() >> 16);
-}
-
-/* About normal: mean 0, spread 1. */
-static float random_normal(void) {
-    float sum = 0;
-    for (int i = 0; i < 12; i++) sum += (float)random_bits() * 0x1p-24f;
-    return sum - 6;
-}
-
-static void *get_memory(size_t n) {
-    void *p = malloc(n ? n : 1);
-    assert_non_null(p);
-    return p;
-}
 
 static size_t values_of(const struct kvc_shape *s) {
     return (size_t)(s->tokens * s->heads * s->dim);
