@@ -66,6 +66,31 @@ static inline void assert_source_is(const struct kvc_cache *c, const void *data,
     free(b.data);
 }
 
+/* Every truncation is refused. With a flipped bit in the first `flipped` bytes, the file is refused
+ * or loses no byte, if its values are `in_place`, and its rows can be read. */
+static inline void mutate(const struct kvc_format *format, uint8_t *data, size_t n, size_t flipped,
+                          int in_place) {
+    struct kvc_input in;
+    struct kvc_error e;
+    for (size_t cut = 0; cut < n; cut++) {
+        kvc_input_memory(&in, "test", data, cut);
+        assert_null(kvc_format_import(format, &in, NULL, &e));
+        assert_true(*e.message);
+        kvc_input_close(&in);
+    }
+    for (size_t bit = 0; bit < 8 * flipped; bit++) {
+        size_t bytes;
+        data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        kvc_input_memory(&in, "test", data, n);
+        struct kvc_cache *c = kvc_format_import(format, &in, NULL, &e);
+        if (c && (in_place || c->n_extents)) assert_source_is(c, data, n);
+        for (uint32_t t = 0; c && t < c->n_tensors; t++) free(read_all(c, t, &bytes));
+        kvc_cache_free(c);
+        kvc_input_close(&in);
+        data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+}
+
 /* Two caches hold the same parts, positions, layers, tensors, tokens and rows. */
 static inline void assert_same_cache(const struct kvc_cache *a, const struct kvc_cache *b) {
     assert_int_equal(a->n_parts, b->n_parts);
@@ -186,13 +211,18 @@ static inline const char *data_path(const char *file, char *path, size_t size) {
     return path;
 }
 
-/* A real file of any format, as it is imported without options. */
-static inline struct kvc_cache *open_real(struct kvc_input *in, const char *file) {
+static inline void open_data(struct kvc_input *in, const char *file) {
     char path[512];
     struct kvc_error e;
     if (kvc_input_open(in, data_path(file, path, sizeof path), &e) ||
         kvc_input_pin(in, 0, in->size, &e))
         fail_msg("%s", e.message);
+}
+
+/* A real file of any format, as it is imported without options. */
+static inline struct kvc_cache *open_real(struct kvc_input *in, const char *file) {
+    struct kvc_error e;
+    open_data(in, file);
     struct kvc_cache *c = kvc_import_file(in, NULL, NULL, &e);
     if (!c) fail_msg("%s", e.message);
     return c;
@@ -251,6 +281,36 @@ static inline void assert_facts(const struct kvc_cache *c, const json_t *facts) 
         free(floats);
         free(rows);
     }
+    if (json_object_get(facts, "queries0_sha256")) {
+        const struct kvc_part *last = &c->part[c->n_parts - 1];
+        assert_true(kvc_cache_find_tensor(c, c->n_parts - 1, 0, KVC_ROLE_QUERIES) != KVC_NONE);
+        assert_int_equal(last->cells.pos[0] + 64, c->part[0].cells.n);
+    }
+}
+
+/* A real file has its facts and, where its values are `in_place`, its bytes; an export of it is
+ * the same cache. */
+static inline void assert_real(const struct kvc_format *format, const char *file,
+                               const struct kvc_import_options *o, int in_place) {
+    struct kvc_input in, again;
+    struct kvc_error e;
+    json_t *index;
+    const json_t *facts = data_facts(file, &index);
+    open_data(&in, file);
+    struct kvc_cache *c = kvc_format_import(format, &in, o, &e);
+    if (!c) fail_msg("%s: %s", file, e.message);
+    assert_facts(c, facts);
+    if (in_place) assert_source_is(c, in.data, (size_t)in.size);
+    else assert_int_equal(c->n_extents, 0);
+    struct kvc_buffer b = export_bytes(format, c);
+    struct kvc_cache *d = import_bytes(format, &again, b.data, b.n, NULL);
+    assert_same_cache(c, d);
+    kvc_cache_free(d);
+    kvc_cache_free(c);
+    kvc_input_close(&again);
+    kvc_input_close(&in);
+    free(b.data);
+    json_decref(index);
 }
 
 #endif

@@ -162,27 +162,10 @@ static void test_strict(void **state) {
     refuse_bytes(format, f.data, 0, NULL, KVC_ERR_UNKNOWN, "too short");
 }
 
-/* Every truncation is refused; no changed header byte crashes or loses bytes of the file. */
 static void test_mutations(void **state) {
     (void)state;
     struct file f = make("{\"__metadata__\":{\"rope_dim\":\"4\"}," KV "," TOKENS "}", 52);
-    struct kvc_input in;
-    struct kvc_error e;
-    for (size_t n = 0; n < f.n; n++) {
-        kvc_input_memory(&in, "test", f.data, n);
-        assert_null(kvc_format_import(format, &in, NULL, &e));
-        kvc_input_close(&in);
-    }
-    for (size_t i = 0; i < f.n - 52; i++)
-        for (unsigned bit = 0; bit < 8; bit++) {
-            f.data[i] ^= (uint8_t)(1u << bit);
-            kvc_input_memory(&in, "test", f.data, f.n);
-            struct kvc_cache *c = kvc_format_import(format, &in, NULL, &e);
-            if (c) assert_source_is(c, f.data, f.n);
-            kvc_cache_free(c);
-            kvc_input_close(&in);
-            f.data[i] ^= (uint8_t)(1u << bit);
-        }
+    mutate(format, f.data, f.n, f.n - 52, 1);
 }
 
 static void test_probe(void **state) {
@@ -573,43 +556,14 @@ static void test_coordinates(void **state) {
 
 /* --- real files --- */
 
-static void check_real(const char *file, const struct kvc_import_options *o) {
-    char path[512];
-    struct kvc_input in, again;
-    struct kvc_error e;
-    json_t *index;
-    const json_t *facts = data_facts(file, &index);
-    if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) ||
-        kvc_input_pin(&in, 0, in.size, &e))
-        fail_msg("%s", e.message);
-    struct kvc_cache *c = kvc_format_import(format, &in, o, &e);
-    if (!c) fail_msg("%s: %s", file, e.message);
-    assert_facts(c, facts);
-    assert_source_is(c, in.data, (size_t)in.size);
-    const json_t *queries = json_object_get(facts, "queries0_sha256");
-    if (queries) {
-        uint32_t t = kvc_cache_find_tensor(c, c->n_parts - 1, 0, KVC_ROLE_QUERIES);
-        assert_true(t != KVC_NONE);
-        assert_int_equal(c->part[c->n_parts - 1].cells.pos[0] + 64, c->part[0].cells.n);
-    }
-    struct kvc_buffer b = export_bytes(format, c);
-    struct kvc_cache *d = import_bytes(format, &again, b.data, b.n, NULL);
-    assert_same_cache(c, d);
-    kvc_cache_free(d);
-    kvc_cache_free(c);
-    kvc_input_close(&again);
-    kvc_input_close(&in);
-    free(b.data);
-    json_decref(index);
-}
-
 static void test_real(void **state) {
     (void)state;
     static const char *const files[] = {"hf/smol-gpl3.safetensors",
                                         "hf/smol-argparse-f16.safetensors",
                                         "hidden/smol-mha-512.safetensors",
                                         "hidden/smol-gqa-128.safetensors"};
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) check_real(files[i], NULL);
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        assert_real(format, files[i], NULL, 1);
 }
 
 /* MLX names its arrays "layer.0" and "layer.1": known by --map only. */
@@ -617,17 +571,14 @@ static void test_mlx(void **state) {
     (void)state;
     static const char *const map[] = {"map=keys={i}.0", "map=values={i}.1", NULL};
     struct kvc_import_options o = {.set = map};
-    char path[512];
     struct kvc_input in;
     struct kvc_error e;
-    if (kvc_input_open(&in, data_path("mlx/smol-32.safetensors", path, sizeof path), &e) ||
-        kvc_input_pin(&in, 0, in.size, &e))
-        fail_msg("%s", e.message);
+    open_data(&in, "mlx/smol-32.safetensors");
     assert_null(kvc_format_import(format, &in, NULL, &e));
     assert_int_equal(e.code, KVC_ERR_UNKNOWN);
     assert_non_null(strstr(e.message, "--map='keys={i}.0' --map='values={i}.1'"));
     kvc_input_close(&in);
-    check_real("mlx/smol-32.safetensors", &o);
+    assert_real(format, "mlx/smol-32.safetensors", &o, 1);
 }
 
 static void test_real_llama(void **state) {
@@ -697,9 +648,7 @@ static void test_damaged(void **state) {
         if (strncmp(file, "damaged/bad-st-", 15)) continue;
         struct kvc_input in;
         struct kvc_error e = {.code = KVC_OK};
-        if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) ||
-            kvc_input_pin(&in, 0, in.size, &e))
-            fail_msg("%s", e.message);
+        open_data(&in, file);
         assert_null(kvc_format_import(format, &in, NULL, &e));
         if (getenv("KVC_TEST_VERBOSE")) print_message("%s: %s\n", file, e.message);
         assert_true(e.code == KVC_ERR_DAMAGED || e.code == KVC_ERR_UNKNOWN);
