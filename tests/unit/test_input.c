@@ -1,20 +1,14 @@
 /* test_input.c: bytes that are read when they are pinned, and bundles of members
  * (formats/io/pages.c, input.c, bundle.c). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "kvc_support.h"
+#include "temp_folder.h"
 
-#include <cmocka.h>
-
-#include "formats/api/kvc.h"
 #include "formats/file/open.h"
 #include "formats/io/member_sink.h"
 #include "formats/model/profile.h"
 #include "formats/model/weights.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -168,25 +162,28 @@ static void threads(void **state) {
     kvc_input_close(&in);
 }
 
+static void put_text(const char *name, const char *text) {
+    put_file(name, text, strlen(text));
+}
+
+static void put_sample(const char *name, const char *path) {
+    const struct memory m = file_bytes(path);
+    assert_true(m.n > 100);
+    put_file(name, m.data, m.n);
+    free(m.data);
+}
+
 /* A file that is cut short while a program has it open: an error, no signal. */
 static void files_cut_short(void **state) {
     (void)state;
-    static const char *const sample[] = {"samples/prompt.safetensors.kvc",
-                                         "samples/transformers-16.safetensors"};
+    static const char *const samples[] = {"samples/prompt.safetensors.kvc",
+                                          "samples/transformers-16.safetensors"};
     for (int i = 0; i < 2; i++) {
-        char path[] = "/tmp/kvc-test-XXXXXX";
-        const int fd = mkstemp(path);
-        FILE *from = fopen(sample[i], "rb");
-        assert_true(fd >= 0 && from);
-        for (int c; (c = getc(from)) != EOF;) {
-            const char byte = (char)c;
-            assert_int_equal(write(fd, &byte, 1), 1);
-        }
-        fclose(from);
+        put_sample("cut", samples[i]);
         struct kvc_error *e = kvc_error_new();
-        struct kvc_file *f = kvc_file_open(path, NULL, e);
+        struct kvc_file *f = kvc_file_open(in_folder("cut"), NULL, e);
         if (!f) fail_msg("%s", kvc_error_message(e));
-        assert_int_equal(ftruncate(fd, 100), 0);
+        assert_int_equal(truncate(in_folder("cut"), 100), 0);
         struct kvc_tensor_info info = {.size = sizeof info};
         int failed = 0;
         for (uint32_t t = 0; !kvc_file_tensor(f, t, &info); t++) {
@@ -200,14 +197,12 @@ static void files_cut_short(void **state) {
         if (!i) assert_int_equal(kvc_file_check(f, 1, e), -1);
         kvc_file_close(f);
         kvc_error_free(e);
-        close(fd);
-        unlink(path);
     }
 }
 
 /* Writes a model of one layer with 64 KV heads of 8 channels and 512 channels in, all zeros: 1 MiB
  * for K and as much for V. */
-static int make_weights(char *path) {
+static void make_weights(const char *name) {
     enum { MATRIX = 512 * 512 * 4 };
     static const char header[] = "{\"model.layers.0.self_attn.k_proj.weight\":{\"dtype\":\"F32\","
                                  "\"shape\":[512,512],\"data_offsets\":[0,1048576]},"
@@ -215,19 +210,18 @@ static int make_weights(char *path) {
                                  "\"shape\":[512,512],\"data_offsets\":[1048576,2097152]},"
                                  "\"__metadata__\":{\"architecture\":\"llama\"}}";
     const uint64_t n = sizeof header - 1;
-    const int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, &n, 8), 8); /* the tests run on little-endian machines */
-    assert_int_equal(write(fd, header, n), n);
-    assert_int_equal(ftruncate(fd, (off_t)(8 + n + 2 * MATRIX)), 0);
-    return fd;
+    uint8_t begin[8 + sizeof header];
+    memcpy(begin, &n, 8); /* the tests run on little-endian machines */
+    memcpy(begin + 8, header, sizeof header);
+    put_file(name, begin, 8 + n);
+    assert_int_equal(truncate(in_folder(name), (off_t)(8 + n + 2 * MATRIX)), 0);
 }
 
 /* Weights that are cut short after they were opened: an error, no signal. */
 static void weights_cut_short(void **state) {
     (void)state;
-    char path[] = "/tmp/kvc-test-XXXXXX";
-    const int fd = make_weights(path);
+    make_weights("weights");
+    const char *path = in_folder("weights");
     struct kvc_error e;
     struct kvc_projection p;
     const struct kvc_projection_shape shape = {512, 64, 8, 8, 0, KVC_PAIRING_HALVES};
@@ -237,37 +231,26 @@ static void weights_cut_short(void **state) {
     kvc_projection_free(&p);
     kvc_weights_close(w);
     assert_non_null(w = kvc_weights_open(path, &e));
-    assert_int_equal(ftruncate(fd, 1500000), 0); /* in V */
+    assert_int_equal(truncate(path, 1500000), 0); /* in V */
     assert_int_equal(kvc_weights_load(w, 0, &shape, &p, &e), -1);
     assert_int_equal(e.code, KVC_ERR_IO);
     assert_non_null(strstr(e.message, "cut short"));
     kvc_weights_close(w);
-    close(fd);
-    unlink(path);
 }
 
 /* A profile is in memory once it is open, so that its file may be cut short. */
 static void profile_cut_short(void **state) {
     (void)state;
-    static uint8_t bytes[1 << 23];
-    char path[] = "/tmp/kvc-test-XXXXXX";
-    const int fd = mkstemp(path);
-    FILE *from = fopen("samples/smollm2-135m-instruct-predict.kvcp", "rb");
-    assert_true(fd >= 0 && from);
-    const size_t n = fread(bytes, 1, sizeof bytes, from);
-    fclose(from);
-    assert_int_equal(write(fd, bytes, n), n);
+    put_sample("cut", "samples/smollm2-135m-instruct-predict.kvcp");
     struct kvc_error e;
-    struct kvc_profile *p = kvc_profile_open(path, &e);
+    struct kvc_profile *p = kvc_profile_open(in_folder("cut"), &e);
     if (!p) fail_msg("%s", e.message);
-    assert_int_equal(ftruncate(fd, 100), 0);
+    assert_int_equal(truncate(in_folder("cut"), 100), 0);
     const struct kvc_profile_part *part = NULL;
     assert_int_equal(kvc_profile_part(p, 0, KVC_ROLE_V, KVC_PAIRING_HALVES, 1, &part, &e), 0);
     assert_non_null(part);
     kvc_profile_free(p);
-    assert_null(kvc_profile_open(path, &e));
-    close(fd);
-    unlink(path);
+    assert_null(kvc_profile_open(in_folder("cut"), &e));
 }
 
 /* --- the same cache, mapped and read --- */
@@ -334,15 +317,6 @@ static void mapped_and_read(void **state) {
 
 /* --- bundles --- */
 
-static void write_file(const char *folder, const char *name, const char *text) {
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-}
-
 static void check_bundle(const struct kvc_bundle *b) {
     static const char *const names[] = {"a.bin", "b/c.bin", "empty"}, *const texts[] = {"first",
                                                                                         "second",
@@ -364,23 +338,20 @@ static void check_bundle(const struct kvc_bundle *b) {
 
 static void folders_and_archives(void **state) {
     (void)state;
-    char folder[] = "/tmp/kvc-test-XXXXXX", path[64];
     struct kvc_bundle b;
     struct kvc_error e;
-    assert_non_null(mkdtemp(folder));
     assert_int_equal(kvc_bundle_folder(&b, folder, 0, NULL, &e), -1);
     assert_non_null(strstr(e.message, "without files"));
-    snprintf(path, sizeof path, "%s/b", folder);
-    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(mkdir(in_folder("b"), 0700), 0);
     assert_int_equal(kvc_bundle_folder(&b, folder, 1, NULL, &e), -1);
     assert_non_null(strstr(e.message, "without files"));
-    write_file(folder, "b/c.bin", "second");
+    put_text("b/c.bin", "second");
     assert_int_equal(kvc_bundle_folder(&b, folder, 0, NULL, &e), -1);
     assert_int_equal(kvc_bundle_folder(&b, folder, 1, NULL, &e), 0);
     assert_int_equal(b.n, 1);
     kvc_bundle_close(&b);
-    write_file(folder, "empty", "");
-    write_file(folder, "a.bin", "first");
+    put_text("empty", "");
+    put_text("a.bin", "first");
     for (int read = 0; read < 2; read++) {
         assert_int_equal(kvc_bundle_folder(&b, folder, 0, &(struct kvc_input_how){.read = read},
                                            &e),
@@ -412,20 +383,17 @@ static void folders_and_archives(void **state) {
     in.size = 700; /* in the middle of the first member's padding */
     assert_int_equal(kvc_bundle_archive(&b, &in, &e), -1);
     free(bytes.data);
-    write_file(folder, "bad\nname", "x");
+    put_text("bad\nname", "x");
     assert_int_equal(kvc_bundle_folder(&b, folder, 0, NULL, &e), -1);
-    snprintf(path, sizeof path, "rm -r %s", folder);
-    assert_int_equal(system(path), 0);
 }
 
 /* Members written as files: folders in their names are made, unless a file is in their place. */
 static void written_folders(void **state) {
     (void)state;
-    char folder[] = "/tmp/kvc-test-XXXXXX", path[64];
+    char path[256];
     struct kvc_member_sink members;
     struct kvc_bundle b;
     struct kvc_error e;
-    assert_non_null(mkdtemp(folder));
     struct kvc_folder *f = kvc_folder_open(folder, &members, &e);
     assert_non_null(f);
     static const char *const names[] = {"a.bin", "b/c.bin", "empty"}, *const texts[] = {"first",
@@ -446,20 +414,16 @@ static void written_folders(void **state) {
     snprintf(path, sizeof path, "%s/a.bin/x: cannot create the folder: ", folder);
     assert_memory_equal(e.message, path, strlen(path));
     assert_int_equal(kvc_folder_close(f, -1, &e), -1);
-    snprintf(path, sizeof path, "rm -r %s", folder);
-    assert_int_equal(system(path), 0);
 }
 
 /* Content, or a pipe, that is larger than the caller wants is not spooled. */
 static void spooled_bytes_are_limited(void **state) {
     (void)state;
-    char path[] = "/tmp/kvc-input-XXXXXX", fifo[] = "/tmp/kvc-input-pipe-XXXXXX", shell[200];
+    char path[256], fifo[256], shell[512];
     struct kvc_input in;
     struct kvc_error e;
-    const int fd = mkstemp(path), of_fifo = mkstemp(fifo);
-    assert_true(fd >= 0 && of_fifo >= 0);
-    close(fd);
-    close(of_fifo);
+    snprintf(path, sizeof path, "%s/zeros", folder);
+    snprintf(fifo, sizeof fifo, "%s/pipe", folder);
     snprintf(shell, sizeof shell, "head -c 100000 /dev/zero | gzip >%s", path);
     assert_int_equal(system(shell), 0);
     for (int pipe = 0; pipe < 2; pipe++)
@@ -476,23 +440,24 @@ static void spooled_bytes_are_limited(void **state) {
             else assert_int_equal(in.size, 100000);
             kvc_input_close(&in);
         }
-    unlink(path);
-    unlink(fifo);
 }
+
+/* A test in a folder of its own. */
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spooled_bytes_are_limited),
+        IN_FOLDER(spooled_bytes_are_limited),
         cmocka_unit_test(pins),
         cmocka_unit_test(memory_after_a_file),
         cmocka_unit_test(failures),
         cmocka_unit_test(threads),
-        cmocka_unit_test(files_cut_short),
-        cmocka_unit_test(weights_cut_short),
-        cmocka_unit_test(profile_cut_short),
+        IN_FOLDER(files_cut_short),
+        IN_FOLDER(weights_cut_short),
+        IN_FOLDER(profile_cut_short),
         cmocka_unit_test(mapped_and_read),
-        cmocka_unit_test(folders_and_archives),
-        cmocka_unit_test(written_folders),
+        IN_FOLDER(folders_and_archives),
+        IN_FOLDER(written_folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* test_kvc_callbacks.c: the public interface alone: damaged files, structs of other versions,
  * lists, progress and other callbacks, layouts. */
 #include "kvc_support.h"
+#include "temp_folder.h"
 
 /* --- damaged files --- */
 
@@ -64,17 +65,11 @@ static void damage_is_listed(void **state) {
 /* Writes bytes to a file, one of them wrong, and checks it. */
 static int check_flipped(const struct memory *m, size_t at, struct kvc_check_report *report,
                          struct kvc_error *e) {
-    char path[] = "/tmp/kvc-check-XXXXXX";
-    const int fd = mkstemp(path);
-    assert_true(fd >= 0);
     m->data[at] ^= 1;
-    assert_int_equal(write(fd, m->data, m->n), (ssize_t)m->n);
+    put_file("flipped", m->data, m->n);
     m->data[at] ^= 1;
     *report = (struct kvc_check_report){.size = sizeof *report};
-    const int status = kvc_check(path, NULL, NULL, report, e);
-    close(fd);
-    unlink(path);
-    return status;
+    return kvc_check(in_folder("flipped"), NULL, NULL, report, e);
 }
 
 /* Where even the tensors are lost, the survey can be asked, too. */
@@ -400,28 +395,24 @@ static void members_of_a_source(void **state) {
     struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, NULL, e);
     assert_non_null(p);
     assert_string_equal(kvc_file_member(p, 0, NULL), "tiny.safetensors");
-    char folder[] = "/tmp/kvc-members-XXXXXX", path[64];
-    assert_non_null(mkdtemp(folder));
     if (kvc_file_unpack_folder(p, NULL, folder, NULL, e)) fail_msg("%s", kvc_error_message(e));
-    snprintf(path, sizeof path, "%s/tiny.safetensors", folder);
-    struct memory was = file_bytes(paths[0]), is = file_bytes(path);
+    struct memory was = file_bytes(paths[0]), is = file_bytes(in_folder("tiny.safetensors"));
     assert_int_equal(was.n, bytes);
     assert_int_equal(is.n, was.n);
     assert_memory_equal(is.data, was.data, was.n);
     /* it is there already */
     assert_int_equal(kvc_file_unpack_folder(p, NULL, folder, NULL, e), -1);
-    remove(path);
-    remove(folder);
     kvc_file_close(p);
     kvc_file_close(f);
     assert_null(kvc_file_open_members(paths, 0, NULL, e));
     f = sample(e);
     assert_null(kvc_file_member(f, 0, NULL));
-    assert_int_equal(kvc_file_unpack_folder(f, NULL, "/tmp", NULL, e), -1);
+    assert_int_equal(kvc_file_unpack_folder(f, NULL, folder, NULL, e), -1);
     /* a format of several files goes into a folder too, and is read from there */
     const struct kvc_write_options lossy = {.size = sizeof lossy, .lossy_metadata = 1};
-    char named[] = "/tmp/kvc-vllm-XXXXXX";
-    assert_non_null(mkdtemp(named));
+    char named[256];
+    snprintf(named, sizeof named, "%s/named", folder);
+    assert_int_equal(mkdir(named, 0700), 0);
     assert_int_equal(kvc_file_unpack_folder(f, "npz", named, &lossy, e), -1);
     if (kvc_file_unpack_folder(f, "vllm", named, &lossy, e)) fail_msg("%s", kvc_error_message(e));
     struct kvc_file *again = kvc_file_open(named, NULL, e);
@@ -430,7 +421,7 @@ static void members_of_a_source(void **state) {
     assert_int_equal(kvc_file_compare(f, again, NULL, &same, e), 0);
     const char *member;
     for (uint32_t i = 0; (member = kvc_file_member(again, i, NULL)); i++) {
-        char file[256];
+        char file[512];
         snprintf(file, sizeof file, "%s/%s", named, member);
         remove(file);
     }
@@ -481,5 +472,5 @@ int main(void) {
         cmocka_unit_test(layouts_of_an_export),    cmocka_unit_test(members_of_a_source),
         cmocka_unit_test(a_profile_is_learnt),     cmocka_unit_test(versions),
     };
-    return cmocka_run_group_tests_name("kvc_callbacks", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("kvc_callbacks", tests, make_folder, remove_folder);
 }
