@@ -221,6 +221,7 @@ int cli_finish(int status) {
 
 void cli_note(void *state, enum kvc_note number, const char *name, const char *text) {
     static const char *const hints[] = {
+        [KVC_NOTE_TWICE] = "; --base=OLD.kvc would keep its blocks",
         [KVC_NOTE_HEADS_UNKNOWN] = "; give --model or --kv-heads",
         [KVC_NOTE_PAIRING_UNKNOWN] = "; give --model or --pairing",
     };

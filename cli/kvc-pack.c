@@ -1,6 +1,7 @@
 /* kvc-pack.c: engine file (or standard input) to .kvc. Knows no byte of either. */
 #include "cli/pack_job.h"
 #include "cli/gpu.h"
+#include "formats/api/kvc_inspect.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +16,9 @@ static int pack_ends_in(const char *path, size_t n, const char *suffix) {
 static int packs_anew(const struct cli_pack *p) {
     const struct kvc_write_options *o = &p->how;
     return cli_given("recipe") || o->align || o->no_tokens || o->no_keys || p->token_ids_path ||
-           p->part.given || o->embed_profile || o->dequantize || o->target_kld > 0 ||
-           o->target_ratio > 0 || o->max_output_error > 0 || o->max_logit_error > 0;
+           p->part.given || p->base_path || o->embed_profile || o->dequantize ||
+           o->target_kld > 0 || o->target_ratio > 0 || o->max_output_error > 0 ||
+           o->max_logit_error > 0;
 }
 
 /* FILE.kvc, or with another suffix; of compressed input without .gz, .xz or .zst, as unpacking
@@ -59,14 +61,15 @@ static void say_note(void *state, enum kvc_note number, const char *name, const 
         if (!p->said_queries[estimated]++) cli_warn("%s", text);
         return;
     }
-    if (number != KVC_NOTE_PAIRING || p->job.verbose) cli_note(NULL, number, name, text);
+    const int detail = number == KVC_NOTE_PAIRING || number == KVC_NOTE_TWICE;
+    if (!detail || p->job.verbose) cli_note(NULL, number, name, text);
 }
 
 /* Chooses a profile for a file, by the options and the recipe in *how, where none is named, and
  * gives it to *how. */
 static void choose_profile(struct cli_pack *p, const struct kvc_file *f,
                            struct kvc_write_options *how) {
-    if (how->shared_profile || p->no_profile || p->joined.append) return;
+    if (how->shared_profile || p->no_profile || p->joined.append || p->base) return;
     kvc_shared_profile_close(p->chosen);
     p->chosen = how->shared_profile = kvc_shared_profile_choose(f, how);
     p->profile = (struct kvc_profile_info){.size = sizeof p->profile};
@@ -191,6 +194,10 @@ static const struct cli_option coding[] = {
      "pack OLD.KVC and the FILEs that follow it into a new .kvc, by the recipe of OLD.KVC, whose "
      "blocks are copied",
      CLI_TEXT(struct cli_pack, joined.append)},
+    {"base", 0, "OLD.KVC",
+     "the FILE came out of OLD.KVC, and may have grown: first rows that are the same keep its "
+     "blocks, the others are coded as they were",
+     CLI_TEXT(struct cli_pack, base_path)},
     {"curve", 0, "[=PICTURE]",
      "pack nothing: print ratio and error of every preset; mark the recipe of the options; "
      "PICTURE: also draw them, as SVG",
@@ -282,6 +289,35 @@ static int open_queries(struct cli_pack *p, struct kvc_error *e) {
                          job_source(p->queries).name);
 }
 
+/* Takes the recipe and the profile of the base, for messages. */
+static void describe_base(struct cli_pack *p) {
+    struct kvc_meta_value v = {.size = sizeof v};
+    if (!kvc_file_meta_value(p->base, "recipe", &v) && v.text) p->recipe_text = v.text;
+    p->profile.model = !kvc_file_meta_value(p->base, "profile.model", &v) && v.text ? v.text : "";
+    if (!kvc_file_meta_value(p->base, "profile.sha256", &v) &&
+        v.n_bytes == sizeof p->profile.sha256)
+        memcpy(p->profile.sha256, v.bytes, sizeof p->profile.sha256);
+}
+
+/* Opens the base, of which the options that say how to read the input say nothing. */
+static int open_base(struct cli_pack *p, struct kvc_error *e) {
+    struct cli_input *in = &p->job.input;
+    const struct kvc_open_options of_input = in->open;
+    in->open = (struct kvc_open_options){.weights = of_input.weights,
+                                         .profile = of_input.profile,
+                                         .profile_folders = of_input.profile_folders};
+    p->how.base = p->base = cli_open(p->base_path, in, e);
+    in->open = of_input;
+    if (!p->base) return -1;
+    if (!job_source(p->base).packed)
+        return cli_usage_error(e,
+                               "%s is no .kvc: --base=OLD.kvc wants the container that the FILE "
+                               "came out of",
+                               job_source(p->base).name);
+    describe_base(p);
+    return 0;
+}
+
 static int open_profile(struct cli_pack *p, struct kvc_error *e) {
     p->how.shared_profile = kvc_shared_profile_open(p->job.input.open.profile, e);
     return p->how.shared_profile ? kvc_shared_profile_describe(p->how.shared_profile, &p->profile)
@@ -305,7 +341,7 @@ static int pack_run(struct cli_pack *p, struct kvc_error *e) {
     if (curve &&
         (p->job.output || p->job.to_stdout || p->job.test || p->job.remove || p->job.joins))
         return cli_usage("--curve writes no .kvc: leave out the options of the output");
-    if ((p->job.input.open.profile && open_profile(p, e)) ||
+    if ((p->job.input.open.profile && open_profile(p, e)) || (p->base_path && open_base(p, e)) ||
         (p->queries_path && open_queries(p, e)) || (p->token_ids_path && read_token_ids(p, e))) {
         cli_error(e);
         return EXIT_TROUBLE;
@@ -320,6 +356,7 @@ static int pack_all(struct cli_pack *p) {
     pack_join_close(p);
     kvc_write_report_free(&p->done);
     kvc_file_close(p->queries);
+    kvc_file_close(p->base);
     free(p->token_ids);
     free(p->part.layers);
     free(p->learns.model);
@@ -332,7 +369,8 @@ static int pack_all(struct cli_pack *p) {
 /* Takes $KVC_RECIPE if no option decides about the recipe. 0, or EXIT_TROUBLE (message printed). */
 static int take_environment(struct cli_pack *p) {
     const char *variable = getenv("KVC_RECIPE");
-    if (!variable || !*variable || cli_given("recipe") || p->joined.append) return 0;
+    if (!variable || !*variable || cli_given("recipe") || p->joined.append || p->base_path)
+        return 0;
     struct kvc_error *e = cli_error_new();
     p->recipe_text = p->how.recipe = variable;
     const int refused = kvc_recipe_describe(variable, NULL, e);
@@ -352,6 +390,17 @@ static int check_stdin(const struct cli_pack *p) {
                ? cli_usage(
                      "only one of the input, the queries and the token ids can be standard input")
                : 0;
+}
+
+/* Checks the options beside --base. 0, or EXIT_TROUBLE (message printed). */
+static int check_base(const struct cli_pack *p) {
+    static const char *const others[] = {"recipe",    "target-kld", "target-ratio",
+                                         "max-error", "append",     "curve"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (cli_given(others[i]))
+            return cli_usage("--base and --%s exclude each other: the recipe is that of %s",
+                             others[i], p->base_path);
+    return p->job.files.n > 1 && !p->job.joins ? cli_usage("--base is of one FILE") : 0;
 }
 
 /* Refuses options that leave out what --rm would remove for good. 0, or EXIT_TROUBLE (message
@@ -413,6 +462,7 @@ int main(int argc, char **argv) {
     p->job.files.others = 1;
     if (job_collect(&p->job, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (job_check(&p->job) || pack_check_join(p) || check_stdin(p)) return EXIT_TROUBLE;
+    if (p->base_path && check_base(p)) return EXIT_TROUBLE;
     if (p->how.force_profile && !p->job.input.open.profile)
         return cli_usage("--force-profile wants a --profile=FILE");
     if (p->job.remove && check_remove()) return EXIT_TROUBLE;

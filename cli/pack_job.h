@@ -27,6 +27,8 @@ struct cli_pack {
         char **paths;           /* of the files, of --append those after the first */
         struct kvc_file **file; /* [n] */
     } joined;
+    const char *base_path; /* --base; NULL: none */
+    struct kvc_file *base;
     const char *curve_path; /* the picture's; NULL: none */
     struct cli_learns {
         int forbidden;                   /* --learn=no */

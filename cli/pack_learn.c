@@ -52,7 +52,7 @@ static int stays(const char *path) {
 static int may_learn(const struct cli_pack *p, const char *path) {
     struct kvc_recipe_info recipe = {.size = sizeof recipe};
     char folder[4096];
-    if (p->learns.forbidden || p->no_profile || p->how.shared_profile || p->job.joins ||
+    if (p->learns.forbidden || p->no_profile || p->how.shared_profile || p->job.joins || p->base ||
         p->job.test || !p->how.recipe || !stays(path))
         return 0;
     return !kvc_recipe_describe(p->how.recipe, &recipe, NULL) && recipe.profiled &&

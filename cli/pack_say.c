@@ -43,6 +43,9 @@ static void say_no_kld(const struct cli_pack *p, const char *name) {
  * others. */
 static void say_errors(const struct cli_pack *p, const char *name) {
     const struct kvc_write_report *r = &p->done;
+    if (r->base_rows)
+        cli_warn("%s: %.1f %% of the rows stay as %s has them", name,
+                 100 * (double)r->base_rows / (double)r->rows, job_source(p->base).name);
     if (*r->exact) cli_warn("%s: left lossless: %s", name, r->exact);
     if (r->fit_ratio[0] > 0 || r->fit_ratio[1] > 0)
         cli_warn("%s: fit of the profile: %s; mean square of coefficients to the profile's: K "
@@ -100,7 +103,7 @@ static void say_chosen(const struct cli_pack *p, const char *name) {
 static void say_keep(struct cli_pack *p, const char *name) {
     const struct kvc_profile *profile = p->chosen ? p->chosen : p->how.shared_profile;
     char command[1536];
-    if (!p->done.needs_profile || !p->job.verbose || p->job.test || p->hinted_profile ||
+    if (!p->done.needs_profile || !p->job.verbose || p->job.test || p->hinted_profile || p->base ||
         kvc_shared_profile_kept(profile, p->job.target, command, sizeof command))
         return;
     p->hinted_profile = 1;
@@ -111,7 +114,8 @@ static void say_keep(struct cli_pack *p, const char *name) {
 /* On a terminal and with -v, once a run: what a profile would give to the transform codec. Figures:
  * kvc-profile(5). */
 static void say_without(struct cli_pack *p, const char *name) {
-    const int told = p->how.shared_profile || p->chosen || p->no_profile || p->joined.append;
+    const int told = p->how.shared_profile || p->chosen || p->no_profile || p->joined.append ||
+                     p->base;
     if (told || !(p->done.step > 0) || p->hinted_profile || p->job.input.quiet ||
         !(p->job.verbose || isatty(STDERR_FILENO)))
         return;
@@ -194,6 +198,10 @@ static void report(struct cli_pack *p, const struct kvc_file *f, const struct kv
     cli_json_u64(j, "records", r->records);
     cli_json_u64(j, "sections", r->sections);
     cli_json_u64(j, "same_rows", r->same_rows);
+    if (p->base) {
+        cli_json_u64(j, "base_rows", r->base_rows);
+        cli_json_u64(j, "rows", r->rows);
+    }
     cli_json_bool(j, "lossless", r->lossless && !r->dequantized);
     if (!r->lossless && !p->how.no_verify) {
         cli_json_f64(j, "error_k", r->error[0]);

@@ -57,6 +57,15 @@ struct kvc_steps_done {
     struct kvc_sections list; /* of these steps */
 };
 
+/* Rows of a block that was encoded before, as its last stage, a stage with a step, decodes them:
+ * codes times the step, which the stage codes as the same codes again. */
+struct kvc_earlier_rows {
+    size_t n;
+    uint64_t *row; /* number of each in the tensor, ascending */
+    float *values; /* [n][heads][dim] */
+    int8_t *step;  /* classes of their steps, [n][heads]; NULL: no stage has set steps */
+};
+
 /* One block of one tensor. Marks are freed by the pipeline. */
 struct kvc_block {
     struct kvc_shape shape; /* of the matrix in rows; shape.tokens is its number of rows */
@@ -95,6 +104,8 @@ struct kvc_block {
     const struct kvc_encoding *encoding;
     struct kvc_block *partner;   /* pair stages: the other layer's block */
     struct kvc_steps_done *done; /* NULL: each look, and the encoding, runs all steps */
+    /* rows that keep the codes that they had; NULL: none */
+    const struct kvc_earlier_rows *earlier;
     /* 1: only the matrix and the marks that stages hand on are needed; they may leave out sections
      */
     int looked;
@@ -108,6 +119,15 @@ static inline int64_t kvc_block_position(const struct kvc_block *block, uint64_t
     const uint64_t row = kvc_block_row(block, i);
     if (block->encoding) return block->encoding->position[row];
     return block->position ? block->position[row - block->first_row] : (int64_t)row;
+}
+
+/* Returns the place of row i of a block among the rows that keep their codes, or -1. */
+static inline ptrdiff_t kvc_block_earlier(const struct kvc_block *block, uint64_t i) {
+    const struct kvc_earlier_rows *x = block->earlier;
+    const uint64_t row = kvc_block_row(block, i);
+    for (size_t k = 0; x && k < x->n && x->row[k] <= row; k++)
+        if (x->row[k] == row) return (ptrdiff_t)k;
+    return -1;
 }
 
 /* A stage's stored sections: of a block, of its segment, and of a pair's first tensor when the

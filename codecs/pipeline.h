@@ -46,6 +46,12 @@ int kvc_pipeline_accepts(const struct kvc_pipeline *pipeline, const struct kvc_s
 void kvc_pipeline_describe(const struct kvc_pipeline *pipeline, unsigned role, int turned,
                            const struct kvc_section *side, size_t n, char *text, size_t size);
 
+/* Returns 1 when blocks can be added to a segment that was encoded before: kvc_encoder_adopt() is
+ * possible of all stages that look. */
+int kvc_pipeline_adopts(const struct kvc_pipeline *pipeline);
+/* Returns 1 when rows of a block that was encoded before can keep their codes in another block. */
+int kvc_pipeline_keeps_codes(const struct kvc_pipeline *pipeline);
+
 /* --- encoding --- */
 
 /* Encodes the blocks of one segment of one tensor. */
@@ -73,6 +79,11 @@ int kvc_encoder_begin(struct kvc_encoder *x, unsigned i, const struct kvc_block 
 int kvc_encoder_look(struct kvc_encoder *x, unsigned i, struct kvc_block *block,
                      struct kvc_error *e);
 int kvc_encoder_settle(struct kvc_encoder *x, unsigned i, struct kvc_error *e);
+/* Takes what step i, which looks and has begun, stored in the side sections of a segment that was
+ * encoded before, in place of kvc_encoder_look() and kvc_encoder_settle(). Fails where the sections
+ * are not those that the step makes. */
+int kvc_encoder_adopt(struct kvc_encoder *x, unsigned i, const struct kvc_section *side, size_t n,
+                      struct kvc_error *e);
 /* Lets a block keep what steps make of it: copies its rows and those of its row numbers into room
  * of its own, and sets block->done to *done, whose list the caller may have put sections in. Then
  * no step runs twice over the block. It has no partner. To be freed by kvc_encoder_drop(). */
@@ -112,6 +123,14 @@ struct kvc_stored kvc_pipeline_side(const struct kvc_section *side, size_t n, un
 int kvc_pipeline_decode_record(const struct kvc_pipeline *pipeline, struct kvc_block *block,
                                const struct kvc_coded *own, const struct kvc_coded *first,
                                struct kvc_error *e);
+
+/* Decodes a record by the last stage alone: *to gets the rows that kvc_pipeline_keeps_codes()
+ * speaks of, which kvc_earlier_free() frees, after a failure as well. block->row lists all rows
+ * that the first stage took, and afterwards those that the last one did. */
+int kvc_pipeline_decode_last(const struct kvc_pipeline *pipeline, struct kvc_block *block,
+                             const struct kvc_coded *own, struct kvc_earlier_rows *to,
+                             struct kvc_error *e);
+void kvc_earlier_free(struct kvc_earlier_rows *rows);
 
 /* Returns 1 where two blocks of a tensor are decoded faster at once, as kvc_pipeline_decode_two()
  * does, than one after the other. */

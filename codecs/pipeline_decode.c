@@ -274,6 +274,43 @@ int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *b
     return decode_block(&d, first, e);
 }
 
+/* --- the last stage alone --- */
+
+void kvc_earlier_free(struct kvc_earlier_rows *rows) {
+    free(rows->row);
+    free(rows->values);
+    free(rows->step);
+    memset(rows, 0, sizeof *rows);
+}
+
+/* Decodes the rows of the last stage, which is visited first. Returns 1: no stage is visited then.
+ */
+static int decode_last(void *state, const struct kvc_stage *s, const struct kvc_stage_args *args,
+                       const struct kvc_stored *stored, struct kvc_block *block,
+                       struct kvc_error *e) {
+    struct kvc_earlier_rows *to = state;
+    struct kvc_row_runs runs = {.n = 0};
+    const size_t n = to->n = (size_t)block->shape.tokens, heads = (size_t)block->shape.heads;
+    to->row = kvc_alloc(n, sizeof *to->row);
+    to->values = kvc_alloc(n * heads, (size_t)block->shape.dim * sizeof *to->values);
+    if (block->step) to->step = kvc_alloc(n, heads);
+    if (!to->row || !to->values || (block->step && !to->step)) return kvc_fail_memory(e, "rows");
+    memcpy(to->row, block->row, n * sizeof *to->row);
+    if (to->step) memcpy(to->step, block->step, n * heads);
+    int status = kvc_row_runs_add(&runs, s, args, stored, block, e);
+    if (!status)
+        status = kvc_row_runs_decode(&runs, &block->shape, NULL, (uint8_t *)to->values, KVC_F32, e);
+    if (kvc_row_runs_end(&runs, !status, e)) status = -1;
+    return status ? -1 : 1;
+}
+
+int kvc_pipeline_decode_last(const struct kvc_pipeline *p, struct kvc_block *block,
+                             const struct kvc_coded *own, struct kvc_earlier_rows *to,
+                             struct kvc_error *e) {
+    memset(to, 0, sizeof *to);
+    return kvc_pipeline_walk_back(p, block, own, NULL, decode_last, to, e) < 0 ? -1 : 0;
+}
+
 /* Returns 1 where the last stage decodes runs of rows, of two blocks faster at once, and a block's
  * own record suffices. */
 static int runs_two(const struct kvc_pipeline *p) {

@@ -38,6 +38,18 @@ static int work_room(struct kvc_encoder *x, unsigned which, const struct kvc_blo
     return 0;
 }
 
+/* Gives the rows that keep their codes the values that these codes are decoded to. */
+static void take_earlier(struct kvc_block *block) {
+    const size_t width = (size_t)(block->shape.heads * block->shape.dim);
+    float *rows = (float *)(void *)block->rows;
+    for (uint64_t i = 0; i < block->shape.tokens; i++) {
+        const ptrdiff_t k = kvc_block_earlier(block, i);
+        if (k >= 0)
+            memcpy(rows + i * width, block->earlier->values + (size_t)k * width,
+                   width * sizeof *rows);
+    }
+}
+
 /* Runs the first `n` steps, of a block that is kept those that did not run yet. Afterwards the
  * block is the matrix that step n takes, or that the last step handed on. */
 static int pipeline_encode_run(struct kvc_encoder *x, unsigned n, struct kvc_block *block,
@@ -58,6 +70,7 @@ static int pipeline_encode_run(struct kvc_encoder *x, unsigned n, struct kvc_blo
             pipeline_encode_run(x, i, block->partner, 1, &x->dropped, e))
             return -1;
         block->residual = i + 1 < p->n;
+        if (block->earlier && !block->residual) take_earlier(block);
         if (s->encode(&p->step[i].args, x->state[i], block, (uint8_t)i, out, e))
             return kvc_error_prefix(e, s->name);
         /* a pair's second tensor has nothing left to code: the first tensor has the rows that both
@@ -173,6 +186,60 @@ int kvc_encoder_settle(struct kvc_encoder *x, unsigned i, struct kvc_error *e) {
         return kvc_error_prefix(e, s->name);
     kvc_sections_seal(&x->side);
     return 0;
+}
+
+int kvc_pipeline_adopts(const struct kvc_pipeline *pipeline) {
+    for (unsigned i = 0; i < pipeline->n; i++) {
+        const struct kvc_stage *s = kvc_pipeline_stage(pipeline, i);
+        if (s->flags & KVC_STAGE_LOOKS && s->look && !s->adopt) return 0;
+    }
+    return 1;
+}
+
+int kvc_pipeline_keeps_codes(const struct kvc_pipeline *pipeline) {
+    const struct kvc_stage *last = kvc_pipeline_stage(pipeline, pipeline->n - 1);
+    return last->step && last->rows_begin;
+}
+
+static int same_sections(const struct kvc_section *a, size_t n, const struct kvc_sections *b) {
+    int same = n == b->count;
+    for (size_t i = 0; i < n && same; i++) {
+        const struct kvc_section *x = &a[i], *y = &b->section[i];
+        same = x->type == y->type && x->index == y->index && x->coder == y->coder &&
+               x->size == y->size && memcmp(x->data, y->data, x->size) == 0;
+    }
+    return same;
+}
+
+/* Settles a step, and compares what it stores. */
+static int settle_alike(struct kvc_encoder *x, unsigned i, const struct kvc_stored *stored,
+                        struct kvc_error *e) {
+    const struct kvc_stage *s = kvc_pipeline_stage(x->pipeline, i);
+    struct kvc_sections own;
+    kvc_sections_init(&own);
+    int status = s->settle ? s->settle(&x->pipeline->step[i].args, x->state[i], (uint8_t)i, &own, e)
+                           : 0;
+    kvc_sections_seal(&own);
+    if (!status && !same_sections(stored->side, stored->n_side, &own))
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                          "its side data are not those of this cache: no blocks can be added to "
+                          "the segment");
+    kvc_sections_free(&own);
+    return status;
+}
+
+int kvc_encoder_adopt(struct kvc_encoder *x, unsigned i, const struct kvc_section *side, size_t n,
+                      struct kvc_error *e) {
+    const struct kvc_stage *s = kvc_pipeline_stage(x->pipeline, i);
+    const struct kvc_stored stored = kvc_pipeline_side(side, n, i);
+    int status = s->adopt && x->state[i]
+                     ? s->adopt(&x->pipeline->step[i].args, x->state[i], &stored, e)
+                     : settle_alike(x, i, &stored, e);
+    for (size_t k = 0; k < stored.n_side && !status; k++)
+        status = kvc_sections_add(&x->side, stored.side[k].type, (uint8_t)i, stored.side[k].index,
+                                  stored.side[k].data, stored.side[k].size, 0, e);
+    kvc_sections_seal(&x->side);
+    return status ? kvc_error_prefix(e, s->name) : 0;
 }
 
 int kvc_encoder_block(struct kvc_encoder *x, struct kvc_block *block, struct kvc_sections *out,

@@ -112,6 +112,11 @@ struct kvc_stage {
                 struct kvc_error *e);
     int (*settle)(const struct kvc_stage_args *args, void *state, uint8_t stage,
                   struct kvc_sections *side, struct kvc_error *e);
+    /* In place of look() and settle(), where blocks are added to a segment that was encoded before:
+     * takes what the stage's stored side sections say, so that the blocks are encoded as those of
+     * the segment were. NULL: begin() finds the same again, unless there is a look(). */
+    int (*adopt)(const struct kvc_stage_args *args, void *state, const struct kvc_stored *stored,
+                 struct kvc_error *e);
     void (*end)(void *state);
     /* Adds the stage's sections of one block, `stage` being its position in the pipeline, and makes
      * the block what it hands on. A stage that is a lossless recipe by itself leaves block->rows as

@@ -213,7 +213,9 @@ static void shared_cell(struct dump_out *o, const struct dump_shared *s) {
 
 static void print_format(struct dump_out *o, const struct dump_file *f) {
     dump_key_text(o, "format", dump_format_name(f));
+    const uint8_t *id = f->facts.content_id;
     if (f->source.packed) dump_key_u64(o, "version", f->facts.write_version);
+    if (f->source.packed) dump_key_hex(o, "content_id", id, sizeof f->facts.content_id);
     else meta_fact(o, f, "version", "source.version");
     meta_fact(o, f, "producer", "producer");
     dump_group(o, "source");
@@ -389,6 +391,7 @@ int dump_facts(struct dump_out *o, const struct dump_file *f, struct dump_option
     meta_fact(o, f, "shard_set", "shard.set");
     meta_fact(o, f, "recipe", "recipe");
     meta_fact(o, f, "values_recipe", "values.recipe");
+    meta_fact(o, f, "values_content", "values.content");
     const int status = print_profile(o, f, e);
     print_sizes(o, &x);
     print_unknown(o, &x);

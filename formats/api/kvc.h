@@ -91,12 +91,14 @@ enum kvc_note {
      * and the weights that the file was opened with; or could not be */
     KVC_NOTE_ESTIMATED = 15,
     KVC_NOTE_NOT_ESTIMATED = 16,
-    KVC_NOTE_LOST = 20,            /* unpacking: the format does not hold all of the cache */
-    KVC_NOTE_CASTS = 21,           /* values are written in another type */
-    KVC_NOTE_SNAPSHOTS = 22,       /* snapshots are not written */
-    KVC_NOTE_NO_POSITIONS = 23,    /* only names of files tell the order of blocks */
-    KVC_NOTE_HEADS_UNKNOWN = 24,   /* a row is written as one head */
-    KVC_NOTE_ROTATION_KEPT = 25,   /* K or V may be rotated, and are written as they are */
+    KVC_NOTE_NO_BASE = 17,       /* packing: no row is as the base has it: all are coded anew */
+    KVC_NOTE_TWICE = 18,         /* the values went through a lossy recipe before, and lose more */
+    KVC_NOTE_LOST = 20,          /* unpacking: the format does not hold all of the cache */
+    KVC_NOTE_CASTS = 21,         /* values are written in another type */
+    KVC_NOTE_SNAPSHOTS = 22,     /* snapshots are not written */
+    KVC_NOTE_NO_POSITIONS = 23,  /* only names of files tell the order of blocks */
+    KVC_NOTE_HEADS_UNKNOWN = 24, /* a row is written as one head */
+    KVC_NOTE_ROTATION_KEPT = 25, /* K or V may be rotated, and are written as they are */
     KVC_NOTE_PAIRING_UNKNOWN = 26, /* K is written as it is */
     /* the source's own bytes are not there: a new file of its format is written; 28: they were left
      * out with the token ids; 29: the format has none */
@@ -641,6 +643,8 @@ struct kvc_write_report {
     const struct kvc_layer_fit *layers;
     uint32_t n_layers;
     void *owned;
+    /* with a base: rows of the tensors of attention that stay as it has them, and all their rows */
+    uint64_t base_rows, rows;
 };
 /* Frees what the report points to, also of one that was never filled but for its size. NULL is
  * legal. */
@@ -707,6 +711,11 @@ struct kvc_write_options {
     const char *stem; /* NULL: "block" */
     /* For packing: leave out prefix keys and what else confirms a guess of the text */
     int no_keys;
+    /* For packing a cache that came out of a .kvc, and may have grown since: this .kvc. First rows
+     * that are as it has them, bit by bit, keep its blocks, and the others are coded as its own
+     * were, so that no row goes through a lossy recipe twice. Recipe, profile and step are those of
+     * the base: no recipe, target or other profile is given beside it. NULL: none. */
+    const struct kvc_file *base;
 };
 
 /* Writes f as a .kvc. What a profile tells of the cache (the number of heads, layer numbers, the

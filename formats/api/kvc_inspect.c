@@ -39,7 +39,7 @@ static const char *place_of_profile(const struct kvc_cache *c) {
 int kvc_file_describe(const struct kvc_file *f, struct kvc_file_facts *facts) {
     const struct kvc_cache *c = f->cache;
     const struct kvc_container_header header = kvc_container_header(c);
-    const struct kvc_file_facts own = {
+    struct kvc_file_facts own = {
         .tokens = c->tokens    ? c->n_tokens
                   : c->n_parts ? c->part[0].cells.n
                                : 0,
@@ -59,6 +59,7 @@ int kvc_file_describe(const struct kvc_file *f, struct kvc_file_facts *facts) {
         .lossless = kvc_container_lossless(c),
         .profile = place_of_profile(c),
     };
+    memcpy(own.content_id, header.content_id, sizeof own.content_id);
     return kvc_sized_give(facts, &own, sizeof own, "kvc_file_facts", NULL);
 }
 

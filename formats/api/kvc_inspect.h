@@ -33,6 +33,7 @@ struct kvc_file_facts {
     int lossless; /* all tensors are */
     /* the profile that decoding needs: "inside", "found" or "missing"; NULL: none */
     const char *profile;
+    uint8_t content_id[32]; /* of a .kvc: the hash that names what it holds; zeros: none */
 };
 /* -1 when facts->size is not set. */
 KVC_API int kvc_file_describe(const struct kvc_file *f, struct kvc_file_facts *facts);

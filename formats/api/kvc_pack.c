@@ -4,7 +4,9 @@
 #include "formats/api/kvc_file.h"
 #include "formats/api/pack_by.h"
 #include "formats/api/sized.h"
+#include "formats/cache/keys.h"
 #include "formats/cache/rows.h"
+#include "formats/cache/values.h"
 #include "formats/container/container.h"
 #include "formats/container/plan.h"
 #include "formats/file/given.h"
@@ -61,6 +63,22 @@ static void look_at_rows(struct packing *p, const struct kvc_cache *c, char *tex
     kvc_rows_say(&rows, "", text, size);
 }
 
+/* Writes which lossy recipes the values of a cache went through before; "" if none is known. */
+static void say_past(const struct kvc_cache *c, char *text, size_t size) {
+    struct kvc_meta meta = {0};
+    const char *past = NULL;
+    char id[2 * KVC_CONTENT_ID + 1] = "";
+    *text = '\0';
+    if (!kvc_meta_copy(&meta, &c->meta, NULL) && !kvc_values_pass(&meta, NULL))
+        past = kvc_meta_text(&meta, KVC_KEY_VALUES_RECIPE, NULL);
+    const struct kvc_meta_entry *content = kvc_meta_find(&meta, KVC_KEY_VALUES_CONTENT);
+    if (content) kvc_meta_print(content, id, sizeof id);
+    if (past)
+        snprintf(text, size, "the values went through %s before, and lose more now%s%s", past,
+                 *id ? "; they came out of the .kvc with the content id " : "", id);
+    kvc_meta_free(&meta);
+}
+
 static void take_note(void *state, enum kvc_pack_note what, const struct kvc_cache *c) {
     static const enum kvc_note numbers[] = {[KVC_PACK_ROTATION_UNKNOWN] = KVC_NOTE_UNROTATED,
                                             [KVC_PACK_PAIRING_CHOSEN] = KVC_NOTE_PAIRING,
@@ -68,9 +86,11 @@ static void take_note(void *state, enum kvc_pack_note what, const struct kvc_cac
                                             [KVC_PACK_ROWS] = KVC_NOTE_ROWS,
                                             [KVC_PACK_OTHER_QUERIES] = KVC_NOTE_OTHER_TEXT,
                                             [KVC_PACK_ESTIMATED] = KVC_NOTE_ESTIMATED,
-                                            [KVC_PACK_NOT_ESTIMATED] = KVC_NOTE_NOT_ESTIMATED};
+                                            [KVC_PACK_NOT_ESTIMATED] = KVC_NOTE_NOT_ESTIMATED,
+                                            [KVC_PACK_NO_BASE] = KVC_NOTE_NO_BASE,
+                                            [KVC_PACK_TWICE] = KVC_NOTE_TWICE};
     struct packing *p = state;
-    char text[1200];
+    char text[3 * KVC_MAX_RECIPE_TEXT];
     switch (what) {
     case KVC_PACK_ROTATION_UNKNOWN:
         snprintf(text, sizeof text,
@@ -95,6 +115,11 @@ static void take_note(void *state, enum kvc_pack_note what, const struct kvc_cac
     case KVC_PACK_NOT_ESTIMATED:
         snprintf(text, sizeof text, "queries cannot be estimated: %s", p->done.why.message);
         break;
+    case KVC_PACK_NO_BASE:
+        snprintf(text, sizeof text, "its first rows are not those of %s: all are coded anew",
+                 p->o->base->name);
+        break;
+    case KVC_PACK_TWICE: say_past(c, text, sizeof text); break;
     }
     if (*text && p->o->note) p->o->note(p->o->note_state, numbers[what], p->f->name, text);
 }
@@ -210,6 +235,8 @@ static int report(struct packing *p, struct kvc_error *e) {
                                  .records = coded->records,
                                  .sections = coded->sections,
                                  .same_rows = coded->same_rows,
+                                 .base_rows = done->base_rows,
+                                 .rows = done->all_rows,
                                  .lossless = coded->lossless,
                                  .dequantized = done->dequantized,
                                  .no_companions = done->left_out,
@@ -230,6 +257,47 @@ static int report(struct packing *p, struct kvc_error *e) {
 
 /* --- packing --- */
 
+/* Takes the recipe of the base. */
+static int take_base(struct packing *p, struct kvc_error *e) {
+    const struct kvc_write_options *o = p->o;
+    const struct kvc_cache *base = o->base->cache;
+    if (!kvc_cache_is_container(base))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s is no .kvc, which a base is", o->base->name);
+    if (o->recipe || o->target_kld > 0 || o->target_ratio > 0 || o->max_output_error > 0 ||
+        o->max_logit_error > 0)
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "recipe and step are those of the base: none is given beside it");
+    if (o->reuse)
+        return kvc_fail(e, KVC_ERR_USAGE, "a base excludes a .kvc whose blocks are copied");
+    const char *text = kvc_meta_text(&base->meta, KVC_KEY_RECIPE, NULL);
+    if (!text)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s, the base, does not say its recipe",
+                        o->base->name);
+    if (kvc_recipe_parse(text, &p->recipe, e)) return kvc_error_prefix(e, o->base->name);
+    p->how.options.recipe = &p->recipe;
+    if (kvc_recipe_is_lossy(&p->recipe)) p->how.base = base;
+    return 0;
+}
+
+/* Takes the profile of the base, which the caller may have given as well. */
+static int take_base_profile(struct packing *p, struct kvc_error *e) {
+    struct kvc_pack_options *o = &p->how.options;
+    const struct kvc_cache *base = p->o->base->cache;
+    const uint8_t *hash = base->meta.facts.profile;
+    int embedded;
+    if (o->profile &&
+        (!hash || memcmp(hash, kvc_profile_sha256(o->profile), KVC_SHA256_BYTES) != 0))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s was packed with %s profile: it is the base, and no "
+                        "other profile is given beside it",
+                        p->o->base->name, hash ? "another" : "no");
+    struct kvc_profile *own = kvc_container_profile(base, &embedded);
+    if (!o->profile && own) o->profile = kvc_profile_hold(own);
+    o->embed_profile |= hash && embedded;
+    p->how.force_profile = 1; /* the base's values fit it */
+    return 0;
+}
+
 static int pack(struct packing *p, struct kvc_error *e) {
     const struct kvc_write_options *o = p->o;
     struct kvc_packing *how = &p->how;
@@ -240,12 +308,14 @@ static int pack(struct packing *p, struct kvc_error *e) {
         if (kvc_recipe_parse(o->recipe, &p->recipe, e)) return -1;
         how->options.recipe = &p->recipe;
     }
+    if (o->base && take_base(p, e)) return -1;
     if (o->reuse && !kvc_cache_is_container(o->reuse->cache))
         return kvc_fail(e, KVC_ERR_USAGE, "%s is no .kvc whose blocks could be copied",
                         o->reuse->name);
     if (o->shared_profile) how->options.profile = kvc_profile_hold(o->shared_profile);
     else if (o->profile && !(how->options.profile = kvc_given_profile(o->profile, e))) return -1;
-    int status = kvc_pack_cache(p->f->cache, how, &sink, &p->done, e);
+    int status = o->base ? take_base_profile(p, e) : 0;
+    if (!status) status = kvc_pack_cache(p->f->cache, how, &sink, &p->done, e);
     if (!status && o->report) status = report(p, e);
     kvc_packed_free(&p->done);
     kvc_profile_free(how->options.profile);

@@ -19,6 +19,8 @@
 #define KVC_KEY_VALUES_RECIPE "values.recipe"
 /* bytes (32 each): the profiles of these recipes */
 #define KVC_KEY_VALUES_PROFILE "values.profile"
+/* bytes (32): content id of the container out of which they came from the last of these recipes */
+#define KVC_KEY_VALUES_CONTENT "values.content"
 
 #define KVC_KEY_MODEL_NAME "model.name" /* text */
 /* text, as the weights file spells it: "llama", "gemma3" */

@@ -156,6 +156,7 @@ void kvc_meta_remove(struct kvc_meta *m, const char *key) {
 }
 
 int kvc_meta_copy(struct kvc_meta *to, const struct kvc_meta *from, struct kvc_error *e) {
+    memcpy(to->content, from->content, sizeof to->content);
     for (size_t i = 0; i < from->n; i++) {
         const struct kvc_meta_entry *x = &from->entry[i];
         if (set(to, x->key, x->type, x->critical, x->value, x->size, e)) return -1;

@@ -21,6 +21,8 @@ struct kvc_meta {
     struct kvc_meta_entry *entry; /* sorted by key, byte order, unique */
     size_t n, capacity;
     struct kvc_facts facts; /* what the entries tell, always as they are now */
+    /* content id of the container that was opened; zeros: the cache is no container's */
+    uint8_t content[32];
 };
 
 void kvc_meta_free(struct kvc_meta *m);

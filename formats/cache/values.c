@@ -1,4 +1,4 @@
-/* values.c: keeps the metadata values.recipe and values.profile. */
+/* values.c: keeps the metadata values.recipe, values.profile and values.content. */
 #include "formats/cache/values.h"
 
 #include "codecs/memory.h"
@@ -45,7 +45,40 @@ int kvc_values_pass(struct kvc_meta *meta, struct kvc_error *e) {
         return 0;
     if (add_recipe(meta, " then ", text, e)) return -1;
     if (add_profile(meta, kvc_meta_find(meta, KVC_KEY_PROFILE), e)) return -1;
-    return 0;
+    static const uint8_t none[sizeof meta->content];
+    kvc_meta_remove(meta, KVC_KEY_VALUES_CONTENT);
+    if (memcmp(meta->content, none, sizeof none) == 0) return 0;
+    return kvc_meta_set_bytes(meta, KVC_KEY_VALUES_CONTENT, meta->content, sizeof none, e);
+}
+
+static const char *const past_keys[] = {KVC_KEY_VALUES_RECIPE, KVC_KEY_VALUES_PROFILE,
+                                        KVC_KEY_VALUES_CONTENT};
+
+/* Returns 1 if a past is that of values that came out of the base, alone or joined by others that
+ * went through nothing. */
+static int is_of_base(const char *past, const char *base) {
+    static const char before[] = "lossless or ", after[] = " or lossless";
+    if (!past) return 1;
+    if (strncmp(past, before, sizeof before - 1) == 0) past += sizeof before - 1;
+    if (strncmp(past, base, strlen(base)) != 0) return 0;
+    past += strlen(base);
+    return !*past || strcmp(past, after) == 0;
+}
+
+int kvc_values_keep(struct kvc_meta *meta, const struct kvc_meta *base, struct kvc_error *e) {
+    const char *past = kvc_meta_text(meta, KVC_KEY_VALUES_RECIPE, NULL);
+    struct kvc_meta passed = {0};
+    int status = kvc_meta_copy(&passed, base, e);
+    if (!status) status = kvc_values_pass(&passed, e);
+    const int known = !status &&
+                      is_of_base(past, kvc_meta_text(&passed, KVC_KEY_VALUES_RECIPE, ""));
+    kvc_meta_free(&passed);
+    for (size_t i = 0; i < sizeof past_keys / sizeof past_keys[0] && known && !status; i++) {
+        const struct kvc_meta_entry *entry = kvc_meta_find(base, past_keys[i]);
+        kvc_meta_remove(meta, past_keys[i]);
+        if (entry) status = kvc_meta_set_entry(meta, entry, e);
+    }
+    return status;
 }
 
 static int same(const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {
@@ -72,6 +105,7 @@ int kvc_values_join(struct kvc_meta *meta, const struct kvc_join_operand *from, 
     kvc_meta_remove(meta, KVC_KEY_RECIPE);
     kvc_meta_remove(meta, KVC_KEY_VALUES_RECIPE);
     kvc_meta_remove(meta, KVC_KEY_VALUES_PROFILE);
+    kvc_meta_remove(meta, KVC_KEY_VALUES_CONTENT);
     for (size_t i = 0; i < n && lossy && !status; i++) {
         if (!came_before(of, i, KVC_KEY_VALUES_RECIPE))
             status = add_recipe(meta, " or ",

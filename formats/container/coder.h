@@ -23,6 +23,7 @@ struct kvc_encode {
     /* by tensor, how the engine rotated its rows; half 0: it did not, or nothing is known */
     const struct kvc_rope_facts *turn;
     struct kvc_loop *loop; /* inputs of predictions from lossy tensors; NULL: there are none */
+    const struct kvc_base *base; /* settled; NULL: none */
 };
 
 /* What stages may ask about the tensor. */

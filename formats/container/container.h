@@ -30,6 +30,7 @@ enum kvc_record_type {
 };
 const char *kvc_record_name(unsigned type);
 
+struct kvc_base;        /* base.h */
 struct kvc_block_coder; /* device_blocks.h */
 
 struct kvc_pack_options {
@@ -59,6 +60,9 @@ struct kvc_pack_options {
      * coded alone and by the same pipeline, instead of coded again. Refused for lossy tensors of
      * which more than the last block cannot be copied. NULL: none. */
     const struct kvc_cache *reuse;
+    /* A base that was compared with the cache (base.h), by whose recipe it is packed; rows that
+     * cannot stay as they are there are taken off. NULL: none. */
+    struct kvc_base *base;
     /* bytes of tensor data; may be NULL */
     void (*progress)(void *state, uint64_t done, uint64_t total);
     void *progress_state;
@@ -106,7 +110,7 @@ int kvc_container_may_hold(const struct kvc_cache *c, uint64_t bytes, struct kvc
 void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_places *places);
 /* Returns the profile that the file was packed with, or NULL if it was not found. *embedded: 1 if
  * the file contains it. */
-const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded);
+struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded);
 /* Describes the transform of a tensor in words: "K before RoPE, the profile's basis"; "" if the
  * tensor has none. */
 int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size,

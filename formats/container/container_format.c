@@ -74,7 +74,7 @@ void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_pla
     find_angles(c, k);
 }
 
-const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded) {
+struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded) {
     const struct kvc_records *k = kvc_records_of(c);
     *embedded = k && k->profile_record;
     return k ? k->profile : NULL;

@@ -8,7 +8,7 @@
 
 #include "codecs/floats.h"
 #include "codecs/memory.h"
-#include "formats/container/coder.h"
+#include "formats/container/base_blocks.h"
 #include "formats/container/device_blocks.h"
 #include "formats/container/record_write.h"
 #include "formats/container/same.h"
@@ -114,9 +114,10 @@ static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint6
 
 /* --- coders --- */
 
-/* Shows the segment to every stage that looks ahead, and encodes the side data. */
+/* Shows the segment to every stage that looks ahead, and encodes the side data. A segment of the
+ * base has those of the base. */
 static int encode_prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end,
-                          struct kvc_error *e) {
+                          const struct kvc_base_side *base, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
     unsigned steps = r->pipeline->n;
     uint64_t own;
@@ -139,6 +140,10 @@ static int encode_prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t e
             like.before_rope = block->before_rope;
         }
         if (kvc_encoder_begin(&r->encoder, i, &like, e)) return -1;
+        if (base->from) {
+            if (kvc_encoder_adopt(&r->encoder, i, base->section, base->n, e)) return -1;
+            continue;
+        }
         const int sees = r->pipeline->step[i].stage->look && r->encoder.state[i];
         const int samples = r->pipeline->step[i].stage->flags & KVC_STAGE_SAMPLES &&
                             end - first >= SAMPLED_FROM;
@@ -185,8 +190,12 @@ static int coder_fill(struct kvc_tensor_coder *r, struct kvc_error *e) {
     if (!r->read.own || (paired && !r->read.other) || !have_room(r, r->now))
         return kvc_fail_memory(e, "a block");
     if (kvc_coder_describe(r, read_hidden, e)) return -1;
-    if (kvc_coder_keeps(r, e)) return -1;
-    return encode_prepare(r, r->first_block, r->end_block, e);
+    struct kvc_base_side base;
+    if (kvc_base_side(r->x, r->tensor, r->first_block, &base, e)) return -1;
+    int status = base.from ? 0 : kvc_coder_keeps(r, e);
+    if (!status) status = encode_prepare(r, r->first_block, r->end_block, &base, e);
+    kvc_base_side_free(&base);
+    return status;
 }
 
 static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t tensor,
@@ -231,7 +240,10 @@ static int decode_repeated(struct kvc_tensor_coder *r, const struct kvc_coded_bl
     for (uint64_t i = 0; i < b->n; i++) {
         const struct kvc_same *from = &b->from[i];
         if (from->tensor == KVC_NONE ||
-            kvc_pipeline_lossless(kvc_coder_pipeline(r->x, from->tensor)))
+            kvc_pipeline_lossless(kvc_coder_pipeline(r->x, from->tensor)) ||
+            kvc_base_has(r->x, from->tensor,
+                         kvc_coder_cells(r->x->cache, from->tensor)->block[from->block] +
+                             from->there))
             continue;
         struct kvc_tensor_coder *o = other_coder(r, KVC_OTHER_ORIGIN, from->tensor, from->block, e);
         if (!o || decode_other(o, from->block, e)) return -1;
@@ -244,17 +256,18 @@ static int decode_repeated(struct kvc_tensor_coder *r, const struct kvc_coded_bl
     return 0;
 }
 
-/* Adds the squares of a lossy row and of its error. Skips values that are not finite, which decode
- * exactly. */
-static void measure_row(const struct kvc_tensor_coder *r, const uint8_t *source,
-                        const uint8_t *back, struct kvc_run *run) {
+/* Adds the squares of n lossy rows of a shape, and those of their errors. Skips values that are not
+ * finite, which decode exactly. */
+static void measure_rows(struct kvc_run *run, const struct kvc_shape *shape, const uint8_t *source,
+                         const uint8_t *back, uint64_t n) {
     float x[64], y[64];
-    const enum kvc_dtype dtype = r->x->cache->tensor[r->tensor].shape.dtype;
-    const size_t size = kvc_dtype_info(dtype)->size, n = (size_t)r->row_bytes / size;
-    for (size_t i = 0, count; i < n; i += count) {
-        count = n - i < 64 ? n - i : 64;
-        kvc_to_floats(x, source + i * size, count, dtype);
-        kvc_to_floats(y, back + i * size, count, dtype);
+    if (!kvc_is_float(shape->dtype)) return;
+    const size_t size = kvc_dtype_info(shape->dtype)->size,
+                 values = (size_t)(n * kvc_row_bytes(shape)) / size;
+    for (size_t i = 0, count; i < values; i += count) {
+        count = values - i < 64 ? values - i : 64;
+        kvc_to_floats(x, source + i * size, count, shape->dtype);
+        kvc_to_floats(y, back + i * size, count, shape->dtype);
         for (size_t j = 0; j < count; j++) {
             const double a = (double)x[j], d = a - (double)y[j];
             if (!(d - d == 0)) continue;
@@ -269,8 +282,8 @@ static void measure_row(const struct kvc_tensor_coder *r, const uint8_t *source,
 static int check_decoded(struct kvc_tensor_coder *r, struct kvc_coded_block *b, struct kvc_run *run,
                          struct kvc_error *e) {
     const int lossless = kvc_pipeline_lossless(r->pipeline);
-    const int measures = !lossless && r->x->options->measure &&
-                         kvc_is_float(r->x->cache->tensor[r->tensor].shape.dtype);
+    const int measures = !lossless && r->x->options->measure;
+    const struct kvc_shape *shape = &r->x->cache->tensor[r->tensor].shape;
     const uint8_t *back = b->decoded;
     for (uint64_t i = 0; i < b->n; i++) {
         uint8_t *row = b->rows + i * r->row_bytes;
@@ -278,7 +291,7 @@ static int check_decoded(struct kvc_tensor_coder *r, struct kvc_coded_block *b, 
         if (lossless && memcmp(back, row, (size_t)r->row_bytes) != 0)
             return kvc_fail(e, KVC_ERR_VERIFY,
                             "block %" PRIu64 " does not decode to what was encoded", b->number);
-        if (measures) measure_row(r, row, back, run);
+        if (measures) measure_rows(run, shape, row, back, 1);
         if (!lossless && b->own < b->n) memcpy(row, back, (size_t)r->row_bytes);
         back += r->row_bytes;
     }
@@ -373,8 +386,9 @@ static int encode_two(struct kvc_tensor_coder *r, uint64_t number, struct kvc_ru
     return finish_block(r, r->now, both, run, e);
 }
 
-static int encode_blocks(struct kvc_tensor_coder *r, struct kvc_run *run, struct kvc_error *e) {
-    for (uint64_t b = r->first_block, n; b < r->end_block; b += n) {
+static int encode_blocks(struct kvc_tensor_coder *r, uint64_t first, struct kvc_run *run,
+                         struct kvc_error *e) {
+    for (uint64_t b = first, n; b < r->end_block; b += n) {
         n = r->end_block - b > 1 && may_wait(r) ? 2 : 1;
         if (n == 2 ? encode_two(r, b, run, e) : encode_block(r, b, run, e)) return -1;
     }
@@ -414,19 +428,57 @@ static int by_coder(const struct kvc_encode *x, uint32_t tensor) {
            !kvc_same_is_possible(x->cache, tensor);
 }
 
-/* Encodes the side data and the blocks of a coder. */
-static int encode_all(struct kvc_tensor_coder *r, struct kvc_run *run, struct kvc_error *e) {
-    if (r->encoder.side.count &&
-        kvc_record_build(&run->buffer, KVC_RECORD_SIDE, r->tensor,
-                         (uint32_t)(r->first_block / KVC_SEGMENT_BLOCKS), 0, &r->encoder.side, e))
-        return -1;
-    return by_coder(r->x, r->tensor) ? encode_by_coder(r, run, e) : encode_blocks(r, run, e);
+/* --- runs --- */
+
+/* Copies the records of blocks [block, end) of the base, which decode to the rows of the cache. */
+static int copy_blocks(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end,
+                       struct kvc_run *run, struct kvc_error *e) {
+    const struct kvc_cells *cells = kvc_coder_cells(x->cache, tensor);
+    const struct kvc_shape *shape = &x->cache->tensor[tensor].shape;
+    const int reads = x->loop || x->options->measure;
+    uint8_t *rows = reads ? kvc_alloc(KVC_BLOCK, kvc_row_bytes(shape)) : NULL;
+    int status = reads && !rows ? kvc_fail_memory(e, "a block") : 0;
+    for (uint64_t b = block; b < end && !status; b++) {
+        const uint64_t first = cells->block[b], n = cells->block[b + 1] - first;
+        run->bytes += n * kvc_row_bytes(shape);
+        status = kvc_base_copy_block(x->base->from, tensor, b, &run->buffer, e);
+        if (!status && reads) status = x->cache->read(x->cache, tensor, first, n, rows, e);
+        if (!status && x->options->measure) measure_rows(run, shape, rows, rows, n);
+        if (!status) status = kvc_loop_publish(x->loop, tensor, b, rows, e);
+    }
+    free(rows);
+    return status;
+}
+
+/* Writes the side data of a run: those of the base, or of the coder, which is NULL where all blocks
+ * are copied. */
+static int write_side(const struct kvc_encode *x, uint32_t tensor, uint64_t block,
+                      struct kvc_tensor_coder *r, struct kvc_run *run, struct kvc_error *e) {
+    struct kvc_base_side base;
+    if (kvc_base_side(x, tensor, block, &base, e)) return -1;
+    if (base.from) {
+        const int status = kvc_base_copy_side(&base, &run->buffer, e);
+        kvc_base_side_free(&base);
+        return status;
+    }
+    if (!r || !r->encoder.side.count) return 0;
+    return kvc_record_build(&run->buffer, KVC_RECORD_SIDE, tensor,
+                            (uint32_t)(block / KVC_SEGMENT_BLOCKS), 0, &r->encoder.side, e);
+}
+
+/* Encodes the blocks of a coder from block `first` on. */
+static int encode_rest(struct kvc_tensor_coder *r, uint64_t first, struct kvc_run *run,
+                       struct kvc_error *e) {
+    return by_coder(r->x, r->tensor) ? encode_by_coder(r, run, e) : encode_blocks(r, first, run, e);
 }
 
 int kvc_encode_run(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end,
                    struct kvc_run *run, struct kvc_error *e) {
-    struct kvc_tensor_coder *r = coder_make(x, tensor, block, end, e);
-    const int status = r ? encode_all(r, run, e) : -1;
+    const uint64_t copied = kvc_base_copied(x, tensor, block, end);
+    struct kvc_tensor_coder *r = copied < end ? coder_make(x, tensor, block, end, e) : NULL;
+    int status = copied < end && !r ? -1 : write_side(x, tensor, block, r, run, e);
+    if (!status && copied > block) status = copy_blocks(x, tensor, block, copied, run, e);
+    if (!status && copied < end) status = encode_rest(r, copied, run, e);
     kvc_loop_done(x->loop, tensor, block, end, status);
     coder_free(r);
     return status;

@@ -1,7 +1,7 @@
 /* encode_rows.c: the blocks that stages take. Where stages look at a whole segment before they
  * encode, its blocks are kept between the looks as far as KEPT_BYTES go. The others are read, and
  * go through the stages before, once more for each such stage. */
-#include "formats/container/coder.h"
+#include "formats/container/base_blocks.h"
 
 #include "codecs/floats.h"
 #include "codecs/memory.h"
@@ -147,6 +147,17 @@ struct kvc_block *kvc_coder_look_at(struct kvc_tensor_coder *r, uint64_t number,
     return &(*k)->block;
 }
 
+/* Encodes a block that was not kept. Rows that are the base's keep their codes. */
+static int encode_anew(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block,
+                       struct kvc_error *e) {
+    struct kvc_earlier_rows earlier;
+    int status = kvc_base_earlier(r, number, &earlier, e);
+    block->earlier = earlier.n ? &earlier : NULL;
+    if (!status) status = kvc_encoder_block(&r->encoder, block, &r->now->list, e);
+    kvc_earlier_free(&earlier);
+    return status;
+}
+
 int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, struct kvc_error *e) {
     struct kvc_kept_block *k = r->read.kept ? r->read.kept[number - r->first_block] : NULL;
     struct kvc_coded_block *const to = r->now;
@@ -157,7 +168,7 @@ int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, struct kvc_e
             kvc_same_add(&to->list, to->from, to->n, e))
             return -1;
         to->container_sections = to->list.count;
-        return to->own ? kvc_encoder_block(&r->encoder, &block, &to->list, e) : 0;
+        return to->own ? encode_anew(r, number, &block, e) : 0;
     }
     r->read.kept[number - r->first_block] = NULL;
     const struct kvc_sections spare = to->list;

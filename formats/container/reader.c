@@ -444,6 +444,7 @@ struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_erro
     if (!c) return NULL;
     struct kvc_records *k = c->impl;
     memcpy(k->header.content_id, id, sizeof id);
+    memcpy(c->meta.content, id, sizeof id);
     int status = kvc_records_index(k, index, e);
     for (uint64_t i = 0; !status && i < k->n_records; i++)
         k->n_blocks += k->record[i].type == KVC_RECORD_BLOCK;

@@ -17,6 +17,7 @@
 #include "formats/cache/shards.h"
 #include "formats/cache/values.h"
 #include "formats/cache/view.h"
+#include "formats/container/base_blocks.h"
 #include "formats/container/encode.h"
 #include "formats/container/offsets.h"
 #include "formats/container/records.h"
@@ -90,24 +91,6 @@ static int reuse_check(const struct kvc_cache *c, const struct kvc_plan *plan,
     return 0;
 }
 
-static int reuse_copy(const struct kvc_cache *from, uint32_t tensor, uint64_t block,
-                      struct kvc_buffer *out, struct kvc_error *e) {
-    const struct kvc_records *k = kvc_records_of(from);
-    const uint64_t i = k->block_record[k->first_block[tensor] + block];
-    struct kvc_sink sink = kvc_sink_buffer(out);
-    struct kvc_section *list;
-    unsigned n;
-    if (kvc_records_sections(k, i, &list, &n, e)) {
-        char label[96];
-        kvc_blocks_label(from, tensor, block, block + 1, label, sizeof label);
-        return kvc_record_context(e, i, label);
-    }
-    const int status = kvc_sink_write(&sink, k->in->data + k->record[i].offset,
-                                      (size_t)k->record[i].size, e);
-    kvc_records_release(k, i, list);
-    return status;
-}
-
 /* --- the writer --- */
 
 struct writer {
@@ -151,7 +134,7 @@ static int copy_block(const struct writer *w, uint32_t tensor, uint64_t block, s
     const struct kvc_cells *cells = &kvc_tensor_part(w->cache, tensor)->cells;
     run->bytes += (cells->block[block + 1] - cells->block[block]) *
                   kvc_row_bytes(&w->cache->tensor[tensor].shape);
-    return reuse_copy(w->options.reuse, tensor, block, &run->buffer, e);
+    return kvc_base_copy_block(w->options.reuse, tensor, block, &run->buffer, e);
 }
 
 static int encode_run(void *state, uint64_t item, void **result, struct kvc_error *e) {
@@ -320,7 +303,9 @@ static int forget_keys(struct kvc_meta *meta) {
 static int writer_describe(const struct writer *w, const char *recipe, struct kvc_meta *meta,
                            struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
+    const struct kvc_base *base = w->options.base;
     if (kvc_meta_copy(meta, &c->meta, e) || kvc_values_pass(meta, e) ||
+        (base && kvc_values_keep(meta, &base->from->meta, e)) ||
         kvc_meta_set_text(meta, KVC_KEY_PRODUCER, "kvc " KVC_VERSION, e) ||
         kvc_meta_set_text(meta, KVC_KEY_RECIPE, recipe, e) || name_profile(w, meta, e))
         return -1;
@@ -386,6 +371,8 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
                                     .shared = w->shared,
                                     .projections = &w->projections,
                                     .turn = w->turn};
+    if (w->options.base && kvc_base_settle(w->options.base, &w->encode, e)) return -1;
+    w->encode.base = w->options.base;
     if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options.profile, w->turn, e)) return -1;
     w->report.lossless = w->plan.lossless;
     w->report.tensor_bytes = w->plan.tensor_bytes;
@@ -395,6 +382,9 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
 /* Asks another coder than the CPU's whether it takes all tensors. */
 static int ask_coder(const struct writer *w, struct kvc_error *e) {
     const struct kvc_block_coder *coder = w->options.coder;
+    if (coder && w->options.base)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "blocks of a base are not copied where a device encodes");
     for (uint32_t t = 0; t < w->cache->n_tensors && coder; t++) {
         char label[64];
         if (!coder->accept(coder->state, w->cache, t, kvc_plan_pipeline(&w->plan, t), e)) continue;

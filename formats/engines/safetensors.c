@@ -75,6 +75,7 @@ static const struct fact {
     {"tokenizer_sha256", KVC_KEY_TOKENIZER, FACT_HASH},
     {"values_recipe", KVC_KEY_VALUES_RECIPE, FACT_TEXT},
     {"values_profile", KVC_KEY_VALUES_PROFILE, FACT_HASH},
+    {"values_content", KVC_KEY_VALUES_CONTENT, FACT_HASH},
     {"fingerprint_gguf_sampled", KVC_KEY_FINGERPRINT "gguf.sampled", FACT_HASH},
     {"fingerprint_gguf_pieces", KVC_KEY_FINGERPRINT "gguf.pieces", FACT_HASH},
     {"fingerprint_safetensors_sampled", KVC_KEY_FINGERPRINT "safetensors.sampled", FACT_HASH},

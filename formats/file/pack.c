@@ -2,7 +2,9 @@
 #include "formats/model/predictor.h"
 #include "formats/file/pack.h"
 
+#include "formats/cache/keys.h"
 #include "formats/cache/view.h"
+#include "formats/container/base.h"
 #include "formats/file/given.h"
 
 #include <stdio.h>
@@ -84,6 +86,46 @@ static int pack_find_queries(const struct pack_pack *p, const struct kvc_cache *
     return 0;
 }
 
+/* Takes from the base facts that the cache lacks or that are assumed: the rows are the base's. */
+static int adopt_base(const struct kvc_cache *from, struct kvc_cache *c, struct kvc_error *e) {
+    static const char *const kinds[] = {"rope.", "model.", "hadamard.", "tokenizer.", "sliding."};
+    const struct kvc_facts *facts = &c->meta.facts, *known = &from->meta.facts;
+    const uint32_t k = from->n_layers ? from->layer[0].tensor[0] : KVC_NONE;
+    if (facts->heads_unknown && !known->heads_unknown && k != KVC_NONE &&
+        kvc_cache_set_heads(c, (uint32_t)from->tensor[k].shape.heads, e))
+        return -1;
+    if (known->rope.pairing && !known->rope.assumed &&
+        (!facts->rope.pairing || facts->rope.assumed) &&
+        kvc_meta_set_pairing(&c->meta, known->rope.pairing, e))
+        return -1;
+    for (size_t i = 0; i < from->meta.n; i++) {
+        const struct kvc_meta_entry *entry = &from->meta.entry[i];
+        size_t kind = 0;
+        while (kind < sizeof kinds / sizeof kinds[0] &&
+               strncmp(entry->key, kinds[kind], strlen(kinds[kind])) != 0)
+            kind++;
+        if (kind == sizeof kinds / sizeof kinds[0] || kvc_meta_find(&c->meta, entry->key)) continue;
+        if (strcmp(entry->key, KVC_KEY_ROPE_ASSUMED) != 0 && kvc_meta_set_entry(&c->meta, entry, e))
+            return -1;
+    }
+    return 0;
+}
+
+/* Compares the cache with the base: *base gets what both have, NULL where that is nothing. */
+static int settle_base(const struct pack_pack *p, struct kvc_cache *c, struct kvc_base **base,
+                       struct kvc_error *e) {
+    const struct kvc_packing *how = p->how;
+    *base = NULL;
+    if (!how->base) return 0;
+    if (kvc_base_compare(base, how->base, c, how->options.threads, e))
+        return kvc_error_prefix(e, "the base");
+    if (kvc_base_count(*base, c, &p->done->all_rows)) return adopt_base(how->base, c, e);
+    kvc_base_free(*base);
+    *base = NULL;
+    pack_note(p, KVC_PACK_NO_BASE, c);
+    return 0;
+}
+
 /* Packs c, which is `full`, or `full` without its companions. */
 static int pack_pack(const struct pack_pack *p, struct kvc_cache *c, const struct kvc_cache *full,
                      struct kvc_error *e) {
@@ -93,7 +135,11 @@ static int pack_pack(const struct pack_pack *p, struct kvc_cache *c, const struc
     struct kvc_recipe recipe;
     struct kvc_cache *queries;
     if (how->check && how->check(how->state, c, e)) return -1;
-    if (settle_profile(p, c, e) || pack_find_queries(p, c, full, &queries, e)) return -1;
+    if (settle_base(p, c, &options.base, e)) return -1;
+    if (settle_profile(p, c, e) || pack_find_queries(p, c, full, &queries, e)) {
+        kvc_base_free(options.base);
+        return -1;
+    }
     options.queries = queries;
     options.fit = p->done->fitted ? &p->done->fit : NULL;
     options.keys = p->source;
@@ -103,6 +149,9 @@ static int pack_pack(const struct pack_pack *p, struct kvc_cache *c, const struc
     pack_note(p, KVC_PACK_ROWS, c);
     if (!status) status = kvc_container_write(c, &options, p->out, &p->done->report, e);
     kvc_cache_free(queries);
+    if (options.base) p->done->base_rows = kvc_base_count(options.base, c, &p->done->all_rows);
+    else if (!status && !p->done->report.lossless) pack_note(p, KVC_PACK_TWICE, c);
+    kvc_base_free(options.base);
     if (status && e && e->code == KVC_ERR_USAGE && e->need == KVC_NEED_NOTHING &&
         kvc_recipe_is_lossy(how->options.recipe) && kvc_cache_is_quantized(c))
         e->need = KVC_NEED_FLOATS;

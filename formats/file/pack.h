@@ -17,7 +17,9 @@ enum kvc_pack_note {
     KVC_PACK_ROWS,           /* always: for the look of rows.h at the cache that is packed */
     KVC_PACK_OTHER_QUERIES,  /* the queries belong to other tokens than the cache */
     KVC_PACK_ESTIMATED,      /* the recipe asks for queries, and they were estimated (queries.h) */
-    KVC_PACK_NOT_ESTIMATED   /* they could not be: kvc_packed says why */
+    KVC_PACK_NOT_ESTIMATED,  /* they could not be: kvc_packed says why */
+    KVC_PACK_NO_BASE,        /* no row is as the base has it */
+    KVC_PACK_TWICE           /* the values had gone through a lossy recipe before this one */
 };
 
 /* How to pack. All zero: losslessly, by the default recipe. */
@@ -28,6 +30,9 @@ struct kvc_packing {
      * the recipe or the target asks for them: open, or their path; NULL: none. */
     const struct kvc_weights *weights;
     const char *model;
+    /* the container out of which the first rows of the cache came, for its recipe and profile;
+     * NULL: none */
+    const struct kvc_cache *base;
     struct kvc_rate rate; /* a target for the step; its row_bytes are ignored */
     /* use the profile even if the values of the cache do not fit it */
     int force_profile;
@@ -52,7 +57,9 @@ struct kvc_packed {
     int fitted;           /* the recipe uses the profile */
     int dequantized;      /* some K or V was dequantised */
     struct kvc_error why; /* with KVC_PACK_NOT_ESTIMATED */
-    int left_out;         /* the cache has companions, and they were left out */
+    /* of tensors of attention: rows that stay as the base has them, and all */
+    uint64_t base_rows, all_rows;
+    int left_out; /* the cache has companions, and they were left out */
     /* of all rows in the source's types, without companions that were left out: ratios are of them
      */
     uint64_t row_bytes;

@@ -102,7 +102,7 @@ class WriteOptions(Sized):
                 ("max_output_error", c.c_double), ("max_logit_error", c.c_double), ("no_tokens", c.c_int), ("no_companions", c.c_int),
                 ("pairing", text), ("set", pointer), ("lossy_metadata", c.c_int), ("shared_profile", pointer),
                 ("put", PUT_FN), ("note", NOTE_FN), ("note_state", pointer), ("report", pointer), ("measure", c.c_int), ("exact", c.c_int),
-                ("reuse", pointer), ("nearest", c.c_int), ("blocks", u64), ("stem", text), ("no_keys", c.c_int)]
+                ("reuse", pointer), ("nearest", c.c_int), ("blocks", u64), ("stem", text), ("no_keys", c.c_int), ("base", pointer)]
 
 
 class StoreOptions(Sized):

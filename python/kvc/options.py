@@ -41,6 +41,7 @@ class PackOptions(TypedDict, total=False):
     keep_tokens: bool
     keep_keys: bool
     keep_companions: bool
+    base: Optional["File"]  # an open .kvc that the cache came out of: rows that are as it has them keep its blocks
 
 
 class UnpackOptions(TypedDict, total=False):
@@ -82,15 +83,17 @@ def pack_options(*, recipe: Optional[str] = None, profile: Optional[Path] = None
                  force_profile: bool = False, threads: int = 0, align: int = 0, verify: bool = True,
                  queries: Optional["File"] = None, dequantize: bool = False, target_kld: float = 0, target_ratio: float = 0,
                  max_output_error: float = 0, max_logit_error: float = 0, keep_tokens: bool = True,
-                 keep_keys: bool = True, keep_companions: bool = True) -> Tuple[_lib.WriteOptions, Any]:
+                 keep_keys: bool = True, keep_companions: bool = True,
+                 base: Optional["File"] = None) -> Tuple[_lib.WriteOptions, Any]:
     """Returns struct kvc_write_options for packing, and what it refers to."""
     asked = None if queries is None else queries.pointer
+    old = None if base is None else base.pointer
     o = _lib.WriteOptions(threads=threads, recipe=encode(recipe), align=align, no_verify=not verify, queries=asked,
                           dequantize=dequantize, profile=encode(profile), embed_profile=embed_profile,
                           force_profile=force_profile, target_kld=target_kld, target_ratio=target_ratio,
                           max_output_error=max_output_error, max_logit_error=max_logit_error, no_tokens=not keep_tokens,
-                          no_companions=not keep_companions, no_keys=not keep_keys)
-    return o, asked
+                          no_companions=not keep_companions, no_keys=not keep_keys, base=old)
+    return o, (asked, old)
 
 
 def unpack_options(*, threads: int = 0, pairing: Optional[str] = None, settings: Optional[Mapping[str, Any]] = None,

@@ -57,7 +57,9 @@ def pack(source: Any, path: Optional[Path] = None, *, tokens: Any = None, first:
 
     `source` is what open_arrays() takes, with its arguments, an open File, or what open() takes. Options: `recipe` (kvc-recipes(7); by
     default lossless), `profile`, `embed_profile`, `force_profile`, `threads`, `align`, `verify`, `queries` (a File), `dequantize`,
-    `target_kld`, `target_ratio`, `max_output_error`, `max_logit_error`, `keep_tokens`, `keep_keys`, `keep_companions`.
+    `target_kld`, `target_ratio`, `max_output_error`, `max_logit_error`, `keep_tokens`, `keep_keys`, `keep_companions`,
+    `base` (an open .kvc that the cache came out of and may have grown since: rows that are as it has them, bit by bit, keep its blocks,
+    and the others are coded by its recipe as its own were).
     """
     check_names("pack", options, PackOptions, ("tokens", "first", "facts", "layout", "dtype"))
     if isinstance(source, File):

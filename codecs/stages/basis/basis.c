@@ -230,6 +230,19 @@ static int invert_head(struct state *s, size_t h, const float *b, size_t n, stru
     return status;
 }
 
+/* Makes the coefficients' matrices for the basis as it is stored. */
+static int invert_basis(struct state *s, struct kvc_error *e) {
+    const struct kvc_basis_own *o = &s->own;
+    const size_t heads = o->heads, dim = o->dim;
+    const float *row = o->row;
+    int status = 0;
+    for (size_t i = 0; i < heads * dim && o->kind == KVC_BASIS_SCALED; i++)
+        s->inverse[i * dim + i % dim] = 1 / o->scale[i];
+    for (size_t h = 0; h < heads && o->kind == KVC_BASIS_ROWS && !status; row += o->kept[h++] * dim)
+        status = invert_head(s, h, row, o->kept[h], e);
+    return status;
+}
+
 static int find_basis(const struct kvc_stage_args *args, struct state *s, struct kvc_error *e) {
     struct kvc_basis_own *o = &s->own;
     const size_t heads = o->heads, dim = o->dim;
@@ -255,15 +268,12 @@ static int find_basis(const struct kvc_stage_args *args, struct state *s, struct
     if (!status && !(gain > cost)) {
         o->kind = KVC_BASIS_SCALED;
         memset(o->kept, 0, heads * sizeof *o->kept);
-        for (size_t i = 0; i < heads * dim; i++) s->inverse[i * dim + i % dim] = 1 / o->scale[i];
     } else if (!status) {
         status = kvc_basis_own_rows(o, e);
         if (!status) status = round_rows(o, vector, e);
         if (!status) kvc_basis_own_build(o);
-        const float *row = o->row;
-        for (size_t h = 0; h < heads && !status; row += o->kept[h++] * dim)
-            status = invert_head(s, h, row, o->kept[h], e);
     }
+    if (!status) status = invert_basis(s, e);
     free(weight);
     free(vector);
     free(room);
@@ -275,6 +285,15 @@ static int basis_settle(const struct kvc_stage_args *args, void *state, uint8_t 
     struct state *s = state;
     if (!s) return 0;
     return find_basis(args, s, e) ? -1 : kvc_basis_own_write(&s->own, stage, side, e);
+}
+
+static int basis_adopt(const struct kvc_stage_args *args, void *state,
+                       const struct kvc_stored *stored, struct kvc_error *e) {
+    struct state *s = state;
+    (void)args;
+    if (kvc_basis_own_read(&s->own, stored, e)) return -1;
+    if (s->own.kind == KVC_BASIS_ROWS) kvc_basis_own_build(&s->own);
+    return invert_basis(s, e);
 }
 
 enum { ROWS = 16 }; /* rows that are copied, and multiplied into their place */
@@ -440,6 +459,7 @@ const struct kvc_stage kvc_stage_basis = {
     .begin = basis_begin,
     .look = basis_look,
     .settle = basis_settle,
+    .adopt = basis_adopt,
     .end = basis_end,
     .encode = basis_encode,
     .describe = basis_describe,

@@ -110,6 +110,13 @@ static int read_own(struct kvc_basis_own *o, const struct kvc_section *s, struct
     return 0;
 }
 
+int kvc_basis_own_read(struct kvc_basis_own *o, const struct kvc_stored *stored,
+                       struct kvc_error *e) {
+    const struct kvc_section *s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_BASIS,
+                                                   e);
+    return s ? read_own(o, s, e) : -1;
+}
+
 int kvc_basis_open(struct kvc_basis_source *b, const struct kvc_stored *stored,
                    const struct kvc_block *block, struct kvc_error *e) {
     memset(b, 0, sizeof *b);

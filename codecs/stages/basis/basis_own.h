@@ -33,6 +33,10 @@ void kvc_basis_own_build(struct kvc_basis_own *o);
 int kvc_basis_own_write(struct kvc_basis_own *o, uint8_t stage, struct kvc_sections *side,
                         struct kvc_error *e);
 
+/* Reads the section BASIS, of a basis that was initialised and is empty. */
+int kvc_basis_own_read(struct kvc_basis_own *o, const struct kvc_stored *stored,
+                       struct kvc_error *e);
+
 /* The basis of a block. */
 struct kvc_basis_source {
     const struct kvc_profile_part *profile; /* NULL: `own` */

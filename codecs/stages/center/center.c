@@ -55,6 +55,15 @@ static int center_settle(const struct kvc_stage_args *args, void *state, uint8_t
     return kvc_halves_add(side, KVC_SECTION_MEAN, stage, s->mean, s->width, e);
 }
 
+static int center_adopt(const struct kvc_stage_args *args, void *state,
+                        const struct kvc_stored *stored, struct kvc_error *e) {
+    struct state *s = state;
+    const struct kvc_section *mean = kvc_section_only(stored->side, stored->n_side,
+                                                      KVC_SECTION_MEAN, e);
+    (void)args;
+    return mean ? kvc_halves_take(s->mean, mean, s->width, e) : -1;
+}
+
 static void shift(float *x, size_t rows, const float *mean, size_t width, float sign) {
     const struct kvc_kernels *k = kvc_kernels_get();
     for (size_t t = 0; t < rows; t++) k->add_scaled(x + t * width, mean, sign, width);
@@ -131,6 +140,7 @@ const struct kvc_stage kvc_stage_center = {
     .begin = center_begin,
     .look = center_look,
     .settle = center_settle,
+    .adopt = center_adopt,
     .end = free,
     .encode = center_encode,
     .rows_begin = center_rows_begin,

@@ -202,6 +202,15 @@ static unsigned choose_index(const struct state *s, size_t component, unsigned s
     return best;
 }
 
+/* Makes the plan of the indices, and frees what they were found from. */
+static void make_plan(struct state *s) {
+    s->plan = (struct kvc_code_plan){.heads = s->heads,
+                                     .dim = s->dim,
+                                     .index = s->index,
+                                     .factor = KVC_CODE_SYMBOLS};
+    free_counts(s);
+}
+
 static int code_settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
                        struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
@@ -218,15 +227,22 @@ static int code_settle(const struct kvc_stage_args *args, void *state, uint8_t s
                               KVC_CODE_TABLE_RICE);
         else kvc_bits_put(&bits, s->index[i], KVC_CODE_INDEX_BITS);
     }
-    s->plan = (struct kvc_code_plan){.heads = s->heads,
-                                     .dim = s->dim,
-                                     .index = s->index,
-                                     .factor = KVC_CODE_SYMBOLS};
+    make_plan(s);
     const int status = kvc_sections_add(side, KVC_SECTION_TABLES, stage, 0, bytes,
                                         (bits.at + 7) / 8, 0, e);
     free(bytes);
-    free_counts(s);
     return status;
+}
+
+static int code_adopt(const struct kvc_stage_args *args, void *state,
+                      const struct kvc_stored *stored, struct kvc_error *e) {
+    struct state *s = state;
+    const struct kvc_section *tables = kvc_section_only(stored->side, stored->n_side,
+                                                        KVC_SECTION_TABLES, e);
+    (void)args;
+    if (!tables || kvc_code_read_indices(tables, s->index, s->heads, s->dim, e)) return -1;
+    make_plan(s);
+    return 0;
 }
 
 /* The symbol of code q, whose escapes and low bits go to `bits`. */
@@ -313,6 +329,7 @@ const struct kvc_stage kvc_stage_code = {
     .begin = code_begin,
     .look = code_look,
     .settle = code_settle,
+    .adopt = code_adopt,
     .end = code_end,
     .encode = code_encode,
     .rows_begin = kvc_code_rows_begin,

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int read_indices(const struct kvc_section *s, uint8_t *index, size_t heads, size_t dim,
-                        struct kvc_error *e) {
+int kvc_code_read_indices(const struct kvc_section *s, uint8_t *index, size_t heads, size_t dim,
+                          struct kvc_error *e) {
     struct kvc_bits bits = {.read = s->data, .limit = 8 * (size_t)s->size};
     for (size_t i = 0; i < heads * dim; i++) {
         const int v = i % dim ? (int)index[i - 1] -
@@ -160,7 +160,7 @@ int kvc_code_rows_begin(const struct kvc_stage_args *args, const struct kvc_stor
                                      .dim = dim,
                                      .index = r->index,
                                      .factor = 1 << KVC_CODE_BITS};
-    if (read_indices(r->sections.tables, r->index, heads, dim, e)) return -1;
+    if (kvc_code_read_indices(r->sections.tables, r->index, heads, dim, e)) return -1;
     return kvc_rans_decode_begin(&r->rans, r->sections.lanes, r->sections.states, r->sections.words,
                                  r->sections.size, e);
 }
@@ -265,7 +265,7 @@ int kvc_code_lower(const struct kvc_stage_args *args, const struct kvc_stored *s
                               e))
         return -1;
     if (kvc_program_keep(program, s.tables->data, 0, heads * dim, &room, &code.index, e)) return -1;
-    if (room && read_indices(s.tables, room, heads, dim, e)) return -1;
+    if (room && kvc_code_read_indices(s.tables, room, heads, dim, e)) return -1;
     if (block->step && !(code.step_class = kvc_program_copy(program, block->step, rows * heads, e)))
         return -1;
     if (!(code.to = kvc_program_scratch(program, rows * heads * dim * sizeof(float), e))) return -1;

@@ -22,6 +22,10 @@ static inline unsigned kvc_code_lanes(const struct kvc_stage_args *args, size_t 
     return lanes;
 }
 
+/* Reads the section TABLES. */
+int kvc_code_read_indices(const struct kvc_section *s, uint8_t *index, size_t heads, size_t dim,
+                          struct kvc_error *e);
+
 /* Decoding, as of a stage (stage.h). */
 int kvc_code_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored,
                         const struct kvc_block *block, void **state, struct kvc_error *e);

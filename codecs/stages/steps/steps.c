@@ -43,7 +43,7 @@ static float factor(int step) {
 
 struct state {
     size_t heads;
-    uint64_t rows, first;
+    uint64_t rows, first, in_segment;
     uint16_t frequency[ALPHABET];
     struct kvc_rans_symbol symbol[ALPHABET];
     int8_t step[]; /* [row of the segment][head] */
@@ -100,6 +100,7 @@ static int steps_begin(const struct kvc_stage_args *args, const struct kvc_encod
     s->heads = (size_t)like->shape.heads;
     s->rows = x->rows;
     s->first = x->first;
+    s->in_segment = x->segment_rows;
     const float *score = NULL;
     if (asks &&
         !(score = kvc_shared_get(x->shared, SHARED_TAG, s->heads * (size_t)x->rows * sizeof *score,
@@ -131,6 +132,36 @@ static int steps_settle(const struct kvc_stage_args *args, void *state, uint8_t 
     return kvc_sections_add(side, KVC_SECTION_STEPS, stage, 0, bytes, (bits.at + 7) / 8, 0, e);
 }
 
+static int read_table(const struct kvc_section *table, uint16_t *frequency, struct kvc_error *e) {
+    struct kvc_bits bits = {.read = table->data, .limit = 8 * (size_t)table->size};
+    if (kvc_rans_table_read(&bits, frequency, ALPHABET, KVC_RANS_MIN_BITS, e))
+        return kvc_error_prefix(e, "STEPS");
+    if (!kvc_bits_ended(&bits) || frequency[CLASSES])
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the table of STEPS is malformed");
+    return 0;
+}
+
+/* Returns the class nearest to one that the table lacks: finer ones first. A table has a symbol. */
+static int8_t class_in(const uint16_t *frequency, int class) {
+    int found = class - LEAST;
+    while (found >= 0 && !frequency[found]) found--;
+    for (found = found < 0 ? class - LEAST : found; !frequency[found];) found++;
+    return (int8_t)(found + LEAST);
+}
+
+static int steps_adopt(const struct kvc_stage_args *args, void *state,
+                       const struct kvc_stored *stored, struct kvc_error *e) {
+    struct state *s = state;
+    const struct kvc_section *table = kvc_section_only(stored->side, stored->n_side,
+                                                       KVC_SECTION_STEPS, e);
+    (void)args;
+    if (!table || read_table(table, s->frequency, e)) return -1;
+    for (size_t i = 0; i < s->in_segment * s->heads; i++)
+        s->step[i] = class_in(s->frequency, s->step[i]);
+    kvc_rans_encoding_table(s->symbol, s->frequency, ALPHABET);
+    return 0;
+}
+
 /* Multiplies n vectors of a row and head by their steps, or divides them. */
 static void scale(float *x, const int8_t *step, size_t n, size_t dim, int invert) {
     const struct kvc_kernels *k = kvc_kernels_get();
@@ -152,8 +183,11 @@ static int steps_encode(const struct kvc_stage_args *args, void *state, struct k
         uint8_t *end = bytes + 4 + KVC_RANS_BOUND(n);
         struct kvc_rans_encoder r;
         for (size_t i = 0; i < n; i++) {
-            block->step[i] =
-                s->step[(kvc_block_row(block, i / s->heads) - s->first) * s->heads + i % s->heads];
+            const uint64_t row = kvc_block_row(block, i / s->heads) - s->first;
+            const ptrdiff_t k = kvc_block_earlier(block, i / s->heads);
+            block->step[i] = k >= 0 && block->earlier->step
+                                 ? block->earlier->step[(size_t)k * s->heads + i % s->heads]
+                                 : s->step[row * s->heads + i % s->heads];
             symbols[i] = (uint16_t)(block->step[i] - LEAST);
         }
         kvc_rans_encode_begin(&r, 1, end);
@@ -174,12 +208,8 @@ static int read_steps(const struct kvc_section *table, const struct kvc_section 
                       size_t n, struct kvc_error *e) {
     uint32_t slots[(1 << KVC_RANS_MIN_BITS) + KVC_RANS_SLACK];
     uint16_t frequency[ALPHABET];
-    struct kvc_bits bits = {.read = table->data, .limit = 8 * (size_t)table->size};
     struct kvc_rans_decoder r;
-    if (kvc_rans_table_read(&bits, frequency, ALPHABET, KVC_RANS_MIN_BITS, e))
-        return kvc_error_prefix(e, "STEPS");
-    if (!kvc_bits_ended(&bits) || frequency[CLASSES])
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the table of STEPS is malformed");
+    if (read_table(table, frequency, e)) return -1;
     kvc_rans_decoding_table(slots, frequency, ALPHABET);
     if (s->size < 4) return kvc_fail(e, KVC_ERR_DAMAGED, "section STEPS is too short");
     if (kvc_rans_decode_begin(&r, 1, s->data, s->data + 4, s->size - 4, e))
@@ -249,6 +279,7 @@ const struct kvc_stage kvc_stage_steps = {
     .n_args = N_ARGS,
     .begin = steps_begin,
     .settle = steps_settle,
+    .adopt = steps_adopt,
     .end = free,
     .encode = steps_encode,
     .open = steps_open,
