@@ -91,14 +91,17 @@ enum kvc_note {
      * and the weights that the file was opened with; or could not be */
     KVC_NOTE_ESTIMATED = 15,
     KVC_NOTE_NOT_ESTIMATED = 16,
-    KVC_NOTE_NO_BASE = 17,       /* packing: no row is as the base has it: all are coded anew */
-    KVC_NOTE_TWICE = 18,         /* the values went through a lossy recipe before, and lose more */
-    KVC_NOTE_LOST = 20,          /* unpacking: the format does not hold all of the cache */
-    KVC_NOTE_CASTS = 21,         /* values are written in another type */
-    KVC_NOTE_SNAPSHOTS = 22,     /* snapshots are not written */
-    KVC_NOTE_NO_POSITIONS = 23,  /* only names of files tell the order of blocks */
-    KVC_NOTE_HEADS_UNKNOWN = 24, /* a row is written as one head */
-    KVC_NOTE_ROTATION_KEPT = 25, /* K or V may be rotated, and are written as they are */
+    KVC_NOTE_NO_BASE = 17, /* packing: no row is as the base has it: all are coded anew */
+    KVC_NOTE_TWICE = 18,   /* the values went through a lossy recipe before, and lose more */
+    /* rows are packed in the order, dtype and RoPE pairing of the base, without the source's own
+     * bytes */
+    KVC_NOTE_AS_BASE = 19,
+    KVC_NOTE_LOST = 20,            /* unpacking: the format does not hold all of the cache */
+    KVC_NOTE_CASTS = 21,           /* values are written in another type */
+    KVC_NOTE_SNAPSHOTS = 22,       /* snapshots are not written */
+    KVC_NOTE_NO_POSITIONS = 23,    /* only names of files tell the order of blocks */
+    KVC_NOTE_HEADS_UNKNOWN = 24,   /* a row is written as one head */
+    KVC_NOTE_ROTATION_KEPT = 25,   /* K or V may be rotated, and are written as they are */
     KVC_NOTE_PAIRING_UNKNOWN = 26, /* K is written as it is */
     /* the source's own bytes are not there: a new file of its format is written; 28: they were left
      * out with the token ids; 29: the format has none */

@@ -88,6 +88,7 @@ static void take_note(void *state, enum kvc_pack_note what, const struct kvc_cac
                                             [KVC_PACK_ESTIMATED] = KVC_NOTE_ESTIMATED,
                                             [KVC_PACK_NOT_ESTIMATED] = KVC_NOTE_NOT_ESTIMATED,
                                             [KVC_PACK_NO_BASE] = KVC_NOTE_NO_BASE,
+                                            [KVC_PACK_AS_BASE] = KVC_NOTE_AS_BASE,
                                             [KVC_PACK_TWICE] = KVC_NOTE_TWICE};
     struct packing *p = state;
     char text[3 * KVC_MAX_RECIPE_TEXT];
@@ -118,6 +119,13 @@ static void take_note(void *state, enum kvc_pack_note what, const struct kvc_cac
     case KVC_PACK_NO_BASE:
         snprintf(text, sizeof text, "its first rows are not those of %s: all are coded anew",
                  p->o->base->name);
+        break;
+    case KVC_PACK_AS_BASE:
+        snprintf(text, sizeof text,
+                 "rows are packed as %s has them, of %s%s%s, and so without the file's own bytes",
+                 p->o->base->name, kvc_dtype_info(c->tensor[0].shape.dtype)->name,
+                 c->meta.facts.rope.pairing ? " and paired in " : "",
+                 c->meta.facts.rope.pairing ? kvc_pairing_name(c->meta.facts.rope.pairing) : "");
         break;
     case KVC_PACK_TWICE: say_past(c, text, sizeof text); break;
     }

@@ -3,6 +3,7 @@
 #include "formats/file/pack.h"
 
 #include "formats/cache/keys.h"
+#include "formats/cache/like.h"
 #include "formats/cache/view.h"
 #include "formats/container/base.h"
 #include "formats/file/given.h"
@@ -86,14 +87,18 @@ static int pack_find_queries(const struct pack_pack *p, const struct kvc_cache *
     return 0;
 }
 
+/* Takes the number of heads from the base, where the cache does not tell it. */
+static int adopt_base_heads(const struct kvc_cache *from, struct kvc_cache *c,
+                            struct kvc_error *e) {
+    const uint32_t k = from->n_layers ? from->layer[0].tensor[0] : KVC_NONE;
+    if (!c->meta.facts.heads_unknown || from->meta.facts.heads_unknown || k == KVC_NONE) return 0;
+    return kvc_cache_set_heads(c, (uint32_t)from->tensor[k].shape.heads, e);
+}
+
 /* Takes from the base facts that the cache lacks or that are assumed: the rows are the base's. */
 static int adopt_base(const struct kvc_cache *from, struct kvc_cache *c, struct kvc_error *e) {
     static const char *const kinds[] = {"rope.", "model.", "hadamard.", "tokenizer.", "sliding."};
     const struct kvc_facts *facts = &c->meta.facts, *known = &from->meta.facts;
-    const uint32_t k = from->n_layers ? from->layer[0].tensor[0] : KVC_NONE;
-    if (facts->heads_unknown && !known->heads_unknown && k != KVC_NONE &&
-        kvc_cache_set_heads(c, (uint32_t)from->tensor[k].shape.heads, e))
-        return -1;
     if (known->rope.pairing && !known->rope.assumed &&
         (!facts->rope.pairing || facts->rope.assumed) &&
         kvc_meta_set_pairing(&c->meta, known->rope.pairing, e))
@@ -172,15 +177,29 @@ static uint64_t bytes_of_rows(const struct kvc_cache *c, int left_out) {
     return n;
 }
 
+/* Packs a cache as the base has it: in its order of tensors, dtypes and pairing. */
+static int pack_like(const struct pack_pack *p, struct kvc_cache *c, const struct kvc_cache *full,
+                     struct kvc_error *e) {
+    const struct kvc_cache *base = p->how->base;
+    if (!base || !kvc_like_differs(c, base)) return pack_pack(p, c, full, e);
+    struct kvc_cache *view = kvc_like_view(c, base, e);
+    if (!view) return kvc_error_prefix(e, "the base");
+    pack_note(p, KVC_PACK_AS_BASE, view);
+    for (uint32_t t = 0; t < c->n_tensors; t++) p->done->left_out |= is_companion(c, t);
+    const int status = pack_pack(p, view, full, e);
+    kvc_cache_free(view);
+    return status;
+}
+
 /* Packs a cache, without its companions if the options say so. */
 static int pack_chosen(const struct pack_pack *p, struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_selection others = {.no_companions = 1};
     for (uint32_t t = 0; t < c->n_tensors && p->how->no_companions; t++)
         p->done->left_out |= is_companion(c, t);
-    if (!p->done->left_out) return pack_pack(p, c, c, e);
+    if (!p->done->left_out) return pack_like(p, c, c, e);
     p->done->row_bytes = bytes_of_rows(p->source, 1);
     struct kvc_cache *view = kvc_view_select(c, &others, e);
-    const int status = view ? pack_pack(p, view, c, e) : -1;
+    const int status = view ? pack_like(p, view, c, e) : -1;
     kvc_cache_free(view);
     return status;
 }
@@ -188,6 +207,8 @@ static int pack_chosen(const struct pack_pack *p, struct kvc_cache *c, struct kv
 /* Packs *c, to which facts of the profile are added. */
 static int pack_own(struct pack_pack *p, struct kvc_cache *c, struct kvc_error *e) {
     p->source = c;
+    if (p->how->base && adopt_base_heads(p->how->base, c, e))
+        return kvc_error_prefix(e, "the base");
     if (p->how->options.profile && kvc_profile_adopt(p->how->options.profile, c, e)) return -1;
     if (!p->done->dequantized) return pack_chosen(p, c, e);
     struct kvc_cache *view = kvc_view_dequantize(c, e);

@@ -19,6 +19,7 @@ enum kvc_pack_note {
     KVC_PACK_ESTIMATED,      /* the recipe asks for queries, and they were estimated (queries.h) */
     KVC_PACK_NOT_ESTIMATED,  /* they could not be: kvc_packed says why */
     KVC_PACK_NO_BASE,        /* no row is as the base has it */
+    KVC_PACK_AS_BASE,        /* rows are in the order of tensors, dtype and pairing of the base */
     KVC_PACK_TWICE           /* the values had gone through a lossy recipe before this one */
 };
 
