@@ -15,7 +15,7 @@ KNOWN = (
     "hadamard.k", "hadamard.v", "hidden.states", "sliding.window", "page.size", "shard.rank", "shard.ranks", "shard.set",
     "cache.heads-known", "cache.layers-known", "positions.given", "rows.used", "sliding.assumed",
     "prefix.identity", "prefix.parent", "prefix.extras",
-    "prefix.space", "values.recipe", "values.profile", "store.name",
+    "prefix.space", "values.recipe", "values.profile", "values.content", "store.name",
 )
 BEGINS = ("model.fingerprint.", "x-")  # keys of programs begin with x-
 OWN = ("producer", "source.", "profile.", "recipe", "tokens.first", "llama.", "cells.")  # libkvc sets them

@@ -116,6 +116,28 @@ class TestFiles(Case):
             ids = prompt(100)
             self.assertTrue(torch.equal(generate(model, ids, cut).sequences, generate(model, ids).sequences))
 
+    def test_again(self):
+        """Saved with loss and loaded again and again, and continued in between, rows stay as they came out first."""
+        ids, path, end = prompt(400), self.path("0.kvc"), 250
+        model = llama().to(torch.bfloat16)
+        kvc.save(cache_of(model, ids[:, :end]), path, model=model, recipe="small")
+        for i, more in enumerate((0, 3, 40, 0, 100)):
+            cache = kvc.load(path)
+            due = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
+            if more:
+                cache_of(model, ids[:, end:end + more], cache)
+            with kvc.open(path) as old:
+                path = self.path(f"{i + 1}.kvc")
+                kvc.save(cache, path, model=model, base=old)
+            for (k, v), layer in zip(due, kvc.load(path).layers):
+                self.assertTrue(torch.equal(k, layer.keys[:, :, :end]) and torch.equal(v, layer.values[:, :, :end]))
+            end += more
+        self.assertEqual(kvc.load(path).get_seq_length(), end)
+        kvc.save(kvc.load(path), self.path("anew.kvc"), model=model, recipe="small")
+        self.assertFalse(torch.equal(kvc.load(path).layers[0].keys, kvc.load(self.path("anew.kvc")).layers[0].keys))
+        with kvc.open(path) as old:
+            self.fails(kvc.Code.USAGE, "base", kvc.save, cache, self.path("no.kvc"), model=model, recipe="tiny", base=old)
+
     def test_sliding(self):
         for saved in (20, 31, 32, 33, 90):  # shorter than the window, as long, longer
             path = self.goes_on(gemma(), saved, 100)

@@ -2285,7 +2285,7 @@ KEY_TYPES = {
         5: """producer source.format recipe model.name model.architecture model.adapters rope.k rope.pairing rope.type
             rope.scaling rope.source prefix.identity llama.token-form profile.model profile.fit values.recipe hidden.states rows.used
             source.arrays scale.k scale.v scale.source""",
-        6: "model.adapters.sha256 tokenizer.sha256 shard.set profile.sha256 values.profile store.name",
+        6: "model.adapters.sha256 tokenizer.sha256 shard.set profile.sha256 values.profile values.content store.name",
         7: "rope.sections",
     }.items()
     for name in names.split()
