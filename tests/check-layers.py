@@ -95,7 +95,7 @@ BUDGET = {
     "codecs/stages": 6520,
     "codecs/papers": 2040,
     "formats/io": 3430,
-    "formats/cache": 6090,  # sets of shards, RoPE that is unknown, the past of values with a base
+    "formats/cache": 6320,  # sets of shards, RoPE that is unknown, the past of values with a base, rows as a base has them
     "formats/engines": 10190,
     # folders of profiles, the one for new ones, and the choice of one; a hash of all weights by all cores; queries
     # estimated from weights
@@ -103,7 +103,7 @@ BUDGET = {
     "formats/compare": 3130,  # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's
     # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes; packing with a base
     "formats/container": 7630,
-    "formats/file": 2430,  # lists of token ids and files of some tokens each, which were the tools'; when queries are estimated
+    "formats/file": 2450,  # lists of token ids and files of some tokens each, which were the tools'; when queries are estimated
     "formats/device": 3350,
     "formats/device/cuda": 500,
     "formats/arguments": 200,
