@@ -400,6 +400,7 @@ static int check_base(const struct cli_pack *p) {
         if (cli_given(others[i]))
             return cli_usage("--base and --%s exclude each other: the recipe is that of %s",
                              others[i], p->base_path);
+    if (p->job.remove) return cli_usage("--base and --rm exclude each other");
     return p->job.files.n > 1 && !p->job.joins ? cli_usage("--base is of one FILE") : 0;
 }
 

@@ -284,6 +284,7 @@ static int check_decoded(struct kvc_tensor_coder *r, struct kvc_coded_block *b, 
     const int lossless = kvc_pipeline_lossless(r->pipeline);
     const int measures = !lossless && r->x->options->measure;
     const struct kvc_shape *shape = &r->x->cache->tensor[r->tensor].shape;
+    const uint64_t first = kvc_coder_cells(r->x->cache, r->tensor)->block[b->number];
     const uint8_t *back = b->decoded;
     for (uint64_t i = 0; i < b->n; i++) {
         uint8_t *row = b->rows + i * r->row_bytes;
@@ -291,6 +292,10 @@ static int check_decoded(struct kvc_tensor_coder *r, struct kvc_coded_block *b, 
         if (lossless && memcmp(back, row, (size_t)r->row_bytes) != 0)
             return kvc_fail(e, KVC_ERR_VERIFY,
                             "block %" PRIu64 " does not decode to what was encoded", b->number);
+        if (kvc_base_has(r->x, r->tensor, first + i) &&
+            memcmp(back, row, (size_t)r->row_bytes) != 0)
+            return kvc_fail(e, KVC_ERR_VERIFY,
+                            "block %" PRIu64 " does not decode to the rows of the base", b->number);
         if (measures) measure_rows(run, shape, row, back, 1);
         if (!lossless && b->own < b->n) memcpy(row, back, (size_t)r->row_bytes);
         back += r->row_bytes;
