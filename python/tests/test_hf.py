@@ -138,6 +138,18 @@ class TestFiles(Case):
         with kvc.open(path) as old:
             self.fails(kvc.Code.USAGE, "base", kvc.save, cache, self.path("no.kvc"), model=model, recipe="tiny", base=old)
 
+    def test_again_with_windows(self):
+        """Windows that stay where they are keep their rows as well."""
+        model, path = gemma().to(torch.bfloat16), self.path("0.kvc")
+        kvc.save(cache_of(model, prompt(90)), path, model=model, recipe="small")
+        first = kvc.load(path)
+        for i in range(1, 5):
+            with kvc.open(path) as old:
+                path = self.path(f"{i}.kvc")
+                kvc.save(kvc.load(self.path(f"{i - 1}.kvc")), path, model=model, base=old)
+        for a, b in zip(first.layers, kvc.load(path).layers):
+            self.assertTrue(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values))
+
     def test_sliding(self):
         for saved in (20, 31, 32, 33, 90):  # shorter than the window, as long, longer
             path = self.goes_on(gemma(), saved, 100)
