@@ -61,7 +61,9 @@ struct kvc_steps_done {
  * codes times the step, which the stage codes as the same codes again. */
 struct kvc_earlier_rows {
     size_t n;
-    uint64_t *row; /* number of each in the tensor, ascending */
+    /* number of each in the tensor as it was then, ascending; rows that have gone since before all
+     * that are left */
+    uint64_t *row, skip;
     float *values; /* [n][heads][dim] */
     int8_t *step;  /* classes of their steps, [n][heads]; NULL: no stage has set steps */
 };
@@ -124,7 +126,7 @@ static inline int64_t kvc_block_position(const struct kvc_block *block, uint64_t
 /* Returns the place of row i of a block among the rows that keep their codes, or -1. */
 static inline ptrdiff_t kvc_block_earlier(const struct kvc_block *block, uint64_t i) {
     const struct kvc_earlier_rows *x = block->earlier;
-    const uint64_t row = kvc_block_row(block, i);
+    const uint64_t row = kvc_block_row(block, i) + (x ? x->skip : 0);
     for (size_t k = 0; x && k < x->n && x->row[k] <= row; k++)
         if (x->row[k] == row) return (ptrdiff_t)k;
     return -1;

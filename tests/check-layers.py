@@ -102,7 +102,7 @@ BUDGET = {
     "formats/model": 7950,
     "formats/compare": 3130,  # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's
     # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes; packing with a base
-    "formats/container": 7630,
+    "formats/container": 7680,
     "formats/file": 2450,  # lists of token ids and files of some tokens each, which were the tools'; when queries are estimated
     "formats/device": 3350,
     "formats/device/cuda": 500,

@@ -62,9 +62,10 @@ static int read_as(const struct kvc_cache *c, uint32_t tensor, uint64_t first, u
     return status;
 }
 
-/* Replaces n converted rows, from row `first` on, by those of x->from of which they were made. */
-static int restore_rows(const struct like *x, uint32_t tensor, uint64_t first, uint64_t n,
-                        uint8_t *dst, struct kvc_error *e) {
+/* Replaces n converted rows, from row `first` on, by those of x->from, from row `start` on, of
+ * which they were made. */
+static int restore_rows(const struct like *x, uint32_t tensor, uint64_t first, uint64_t start,
+                        uint64_t n, uint8_t *dst, struct kvc_error *e) {
     const uint32_t own = x->tensor[tensor];
     const struct kvc_shape *shape = &x->c->tensor[own].shape,
                            *other = &x->from->tensor[tensor].shape;
@@ -73,8 +74,8 @@ static int restore_rows(const struct like *x, uint32_t tensor, uint64_t first, u
     uint8_t *a = kvc_alloc(n, row), *b = kvc_alloc(n, row), *rows = kvc_alloc(n, to);
     int status = a && b && rows ? 0 : kvc_fail_memory(e, "rows");
     if (!status) status = x->c->read(x->c, own, first, n, a, e);
-    if (!status) status = read_as(there, tensor, first, n, shape->dtype, b, e);
-    if (!status) status = x->from->read(x->from, tensor, first, n, rows, e);
+    if (!status) status = read_as(there, tensor, start, n, shape->dtype, b, e);
+    if (!status) status = x->from->read(x->from, tensor, start, n, rows, e);
     for (uint64_t i = 0; i < n && !status; i++)
         if (memcmp(a + i * row, b + i * row, row) == 0) memcpy(dst + i * to, rows + i * to, to);
     free(a);
@@ -88,14 +89,16 @@ static int like_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first,
     const struct like *x = c->impl;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells,
                            *other = &kvc_tensor_part(x->from, tensor)->cells;
+    /* rows of a window that moved on have gone */
+    const uint64_t there = first + kvc_cells_row_from(other, kvc_cells_position(cells, 0));
     uint64_t both = 0;
-    while (both < n && first + both < other->n &&
-           kvc_cells_position(cells, first + both) == kvc_cells_position(other, first + both))
+    while (both < n && there + both < other->n &&
+           kvc_cells_position(cells, first + both) == kvc_cells_position(other, there + both))
         both++;
     if (read_as(x->here ? x->here : x->c, x->tensor[tensor], first, n,
                 c->tensor[tensor].shape.dtype, dst, e))
         return -1;
-    return both ? restore_rows(x, tensor, first, both, dst, e) : 0;
+    return both ? restore_rows(x, tensor, first, there, both, dst, e) : 0;
 }
 
 static int like_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,

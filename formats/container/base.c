@@ -20,12 +20,15 @@ static int is_companion(const struct kvc_cache *c, uint32_t tensor) {
     return kvc_tensor_part(c, tensor)->kind == KVC_PART_COMPANION;
 }
 
-/* Returns how many first rows of two parts have the same positions. */
-static uint64_t same_positions(const struct kvc_part *a, const struct kvc_part *b) {
+/* Returns how many first rows of part a have the positions of rows of part b, and sets *skip to the
+ * rows of b before them. */
+static uint64_t same_positions(const struct kvc_part *a, const struct kvc_part *b, uint64_t *skip) {
     uint64_t n = 0;
-    if (a->kind != b->kind || a->stream != b->stream || a->snapshot != b->snapshot) return 0;
-    while (n < a->cells.n && n < b->cells.n &&
-           kvc_cells_position(&a->cells, n) == kvc_cells_position(&b->cells, n))
+    if (!a->cells.n || a->kind != b->kind || a->stream != b->stream || a->snapshot != b->snapshot)
+        return 0;
+    *skip = kvc_cells_row_from(&b->cells, kvc_cells_position(&a->cells, 0));
+    while (n < a->cells.n && *skip + n < b->cells.n &&
+           kvc_cells_position(&a->cells, n) == kvc_cells_position(&b->cells, *skip + n))
         n++;
     return n;
 }
@@ -57,11 +60,12 @@ static int check_alike(const struct kvc_cache *from, const struct kvc_cache *c, 
 
 struct comparison {
     const struct kvc_cache *from, *c;
-    const uint64_t *most; /* by part: rows of the same positions */
-    uint64_t *rows;       /* by part: rows that are equal in all tensors that were taken */
+    /* by part: rows of the same positions, rows of `from` before them */
+    const uint64_t *most, *skip;
+    uint64_t *rows; /* by part: rows that are equal in all tensors that were taken */
 };
 
-/* Returns the bytes of the first rows that are equal. */
+/* Returns the number of first rows that are equal. */
 static uint64_t equal_rows(const uint8_t *a, const uint8_t *b, uint64_t n, size_t row) {
     uint64_t i = 0;
     while (i < n && memcmp(a + i * row, b + i * row, row) == 0) i++;
@@ -73,7 +77,7 @@ static int compare_tensor(void *state, uint64_t item, void **result, struct kvc_
     const struct comparison *x = state;
     const uint32_t tensor = (uint32_t)item;
     const struct kvc_cells *cells = cells_of(x->c, tensor);
-    const uint64_t most = x->most[part_of(x->c, tensor)];
+    const uint64_t most = x->most[part_of(x->c, tensor)], skip = x->skip[part_of(x->c, tensor)];
     const size_t row = (size_t)kvc_row_bytes(&x->c->tensor[tensor].shape);
     uint64_t *const equal = malloc(sizeof *equal), run = kvc_cells_run_rows(cells);
     uint8_t *a = kvc_alloc(run, row), *b = kvc_alloc(run, row);
@@ -83,7 +87,7 @@ static int compare_tensor(void *state, uint64_t item, void **result, struct kvc_
         const uint64_t next = kvc_cells_run_end(cells, block);
         n = (cells->block[next] < most ? cells->block[next] : most) - done;
         block = next;
-        status = x->from->read(x->from, tensor, done, n, a, e) ||
+        status = x->from->read(x->from, tensor, skip + done, n, a, e) ||
                  x->c->read(x->c, tensor, done, n, b, e);
         if (!status) same += equal_rows(a, b, n, row);
     }
@@ -113,6 +117,7 @@ uint32_t kvc_base_tensors(const struct kvc_cache *c) {
 void kvc_base_free(struct kvc_base *base) {
     if (!base) return;
     free(base->rows);
+    free(base->skip);
     free(base);
 }
 
@@ -122,16 +127,17 @@ int kvc_base_compare(struct kvc_base **base, const struct kvc_cache *from,
     uint64_t *most = kvc_alloc_zeros((uint64_t)c->n_parts + 1, sizeof *most);
     if (b) b->from = from;
     if (b) b->rows = kvc_alloc_zeros((uint64_t)c->n_parts + 1, sizeof *b->rows);
-    int status = b && b->rows && most ? 0 : kvc_fail_memory(e, "rows");
+    if (b) b->skip = kvc_alloc_zeros((uint64_t)c->n_parts + 1, sizeof *b->skip);
+    int status = b && b->rows && b->skip && most ? 0 : kvc_fail_memory(e, "rows");
     for (uint32_t p = 0; p < c->n_parts && p < from->n_parts && !status; p++)
-        most[p] = b->rows[p] = same_positions(&c->part[p], &from->part[p]);
+        most[p] = b->rows[p] = same_positions(&c->part[p], &from->part[p], &b->skip[p]);
     if (!status && kvc_base_tensors(from) != kvc_base_tensors(c))
         status = kvc_fail(e, KVC_ERR_MODEL, "it has %" PRIu32 " tensors, and the cache %" PRIu32,
                           kvc_base_tensors(from), kvc_base_tensors(c));
     for (uint32_t t = 0; t < kvc_base_tensors(c) && !status; t++)
         status = check_alike(from, c, t, e);
     if (!status) {
-        struct comparison x = {from, c, most, b->rows};
+        struct comparison x = {from, c, most, b->skip, b->rows};
         const struct kvc_job job = {.n = kvc_base_tensors(c),
                                     .work = compare_tensor,
                                     .commit = take_comparison,

@@ -10,6 +10,8 @@
 struct kvc_base {
     const struct kvc_cache *from; /* of kvc_container_open() */
     uint64_t *rows;               /* by part: so many first rows are those that `from` decodes to */
+    uint64_t
+        *skip; /* by part: so many rows of `from` come before them, of a window that moved on */
 };
 
 /* Finds the rows that are those of the base, bit by bit: *base gets them, which kvc_base_free()

@@ -46,6 +46,21 @@ static int check_coding(const struct kvc_base *base, const struct kvc_encode *x,
                     "the base has coded %s %s, so that its blocks cannot be copied", label, what);
 }
 
+/* Returns how many of the first n rows of a tensor can stay as they are where rows of the base
+ * before them have gone. Rows have other numbers then, which digests count: no block is copied, and
+ * all rows keep their codes, in one segment. */
+static uint64_t rows_after(const struct kvc_cells *cells, const struct kvc_cells *had,
+                           uint64_t skip, uint64_t n) {
+    if (cells->n_blocks > KVC_SEGMENT_BLOCKS || had->n_blocks > KVC_SEGMENT_BLOCKS) return 0;
+    for (uint64_t b = 0; b < cells->n_blocks && cells->block[b] < n; b++) {
+        const uint64_t end = cells->block[b + 1] < n ? cells->block[b + 1] : n;
+        if (kvc_cells_block_of(had, skip + cells->block[b]) !=
+            kvc_cells_block_of(had, skip + end - 1))
+            return cells->block[b];
+    }
+    return n;
+}
+
 /* Returns how many of the first n rows of a tensor can stay as they are: all of them, whole blocks,
  * or whole segments. */
 static uint64_t whole_rows(const struct kvc_base *base, const struct kvc_encode *x, uint32_t tensor,
@@ -54,7 +69,9 @@ static uint64_t whole_rows(const struct kvc_base *base, const struct kvc_encode 
     const struct kvc_cells *cells = cells_of(x->cache, tensor), *had = cells_of(base->from, tensor);
     const int adopts = kvc_pipeline_adopts(line),
               parts = kvc_pipeline_keeps_codes(line) && !kvc_same_is_possible(x->cache, tensor);
+    const uint64_t skip = base->skip[part_of(x->cache, tensor)];
     uint64_t whole = 0;
+    if (skip) return adopts && parts ? rows_after(cells, had, skip, n) : 0;
     if (adopts && parts) return n;
     for (uint64_t b = 0; b < cells->n_blocks && b < had->n_blocks; b++) {
         if (cells->block[b + 1] != had->block[b + 1] || cells->block[b + 1] > n) break;
@@ -92,6 +109,7 @@ static int follow_references(struct kvc_base *base, const struct kvc_cache *c, u
         int status = read_same(base->from, tensor, b, &split, e), lost = 0;
         for (size_t i = 0; i < split.n_same && !status; i++) {
             const struct kvc_same *s = &split.same[i];
+            lost |= base->skip[part_of(c, s->tensor)] != 0;
             lost |= cells_of(base->from, s->tensor)->block[s->block] + s->there + s->count >
                     base->rows[part_of(c, s->tensor)];
         }
@@ -148,7 +166,9 @@ uint64_t kvc_base_copied(const struct kvc_encode *x, uint32_t tensor, uint64_t b
     const struct kvc_cells *cells = cells_of(x->cache, tensor);
     while (block < end && kvc_base_has(x, tensor, cells->block[block + 1] - 1)) {
         const struct kvc_cells *had = cells_of(x->base->from, tensor);
-        if (had->n_blocks <= block || had->block[block + 1] != cells->block[block + 1]) break;
+        if (x->base->skip[part_of(x->cache, tensor)] || had->n_blocks <= block ||
+            had->block[block + 1] != cells->block[block + 1])
+            break;
         block++;
     }
     return block;
@@ -205,7 +225,8 @@ int kvc_base_copy_side(const struct kvc_base_side *side, struct kvc_buffer *out,
     return kvc_record_context(e, side->record, "SIDE");
 }
 
-/* Decodes what the last stage takes of a block of the base that has no references. */
+/* Decodes what the last stage takes of block `number` of the base, which has no references, for the
+ * run of blocks of the coder. */
 static int decode_earlier(const struct kvc_tensor_coder *r, uint64_t number,
                           struct kvc_earlier_rows *to, struct kvc_error *e) {
     const struct kvc_cache *from = r->x->base->from;
@@ -224,8 +245,7 @@ static int decode_earlier(const struct kvc_tensor_coder *r, uint64_t number,
     block.shape.tokens = cells->block[number + 1] - cells->block[number];
     for (uint64_t j = 0; j < block.shape.tokens; j++) row[j] = cells->block[number] + j;
     if (kvc_records_sections(k, i, &list, &n, e)) return -1;
-    int status = kvc_base_side(r->x, r->tensor, number / KVC_SEGMENT_BLOCKS * KVC_SEGMENT_BLOCKS,
-                               &side, e);
+    int status = kvc_base_side(r->x, r->tensor, r->first_block, &side, e);
     if (!status) {
         const struct kvc_coded coded = {list, side.section, n, side.n};
         status = kvc_pipeline_decode_last(r->pipeline, &block, &coded, to, e);
@@ -237,11 +257,15 @@ static int decode_earlier(const struct kvc_tensor_coder *r, uint64_t number,
 
 int kvc_base_earlier(const struct kvc_tensor_coder *r, uint64_t number, struct kvc_earlier_rows *to,
                      struct kvc_error *e) {
-    const struct kvc_cells *cells = cells_of(r->x->cache, r->tensor);
+    const uint64_t first = cells_of(r->x->cache, r->tensor)->block[number];
     memset(to, 0, sizeof *to);
-    if (!kvc_base_has(r->x, r->tensor, cells->block[number])) return 0;
-    if (decode_earlier(r, number, to, e))
-        return kvc_blocks_context(r->x->base->from, e, r->tensor, number);
-    while (to->n && !kvc_base_has(r->x, r->tensor, to->row[to->n - 1])) to->n--;
+    if (!kvc_base_has(r->x, r->tensor, first)) return 0;
+    const struct kvc_base *base = r->x->base;
+    const uint32_t part = part_of(r->x->cache, r->tensor);
+    const uint64_t skip = base->skip[part],
+                   there = kvc_cells_block_of(cells_of(base->from, r->tensor), skip + first);
+    if (decode_earlier(r, there, to, e)) return kvc_blocks_context(base->from, e, r->tensor, there);
+    to->skip = skip;
+    while (to->n && to->row[to->n - 1] >= skip + base->rows[part]) to->n--;
     return 0;
 }

@@ -139,16 +139,24 @@ class TestFiles(Case):
             self.fails(kvc.Code.USAGE, "base", kvc.save, cache, self.path("no.kvc"), model=model, recipe="tiny", base=old)
 
     def test_again_with_windows(self):
-        """Windows that stay where they are keep their rows as well."""
-        model, path = gemma().to(torch.bfloat16), self.path("0.kvc")
-        kvc.save(cache_of(model, prompt(90)), path, model=model, recipe="small")
-        first = kvc.load(path)
-        for i in range(1, 5):
+        """Rows that are left in windows, which move on, stay as they came out first."""
+        model, path, ids, end = gemma().to(torch.bfloat16), self.path("0.kvc"), prompt(200), 90
+        kvc.save(cache_of(model, ids[:, :end]), path, model=model, recipe="small")
+        for i, more in enumerate((0, 1, 7, 0, 20, 40)):
+            cache = kvc.load(path)
+            due = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
+            if more:
+                cache_of(model, ids[:, end:end + more], cache)
             with kvc.open(path) as old:
-                path = self.path(f"{i}.kvc")
-                kvc.save(kvc.load(self.path(f"{i - 1}.kvc")), path, model=model, base=old)
-        for a, b in zip(first.layers, kvc.load(path).layers):
-            self.assertTrue(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values))
+                path = self.path(f"{i + 1}.kvc")
+                kvc.save(cache, path, model=model, base=old)
+            end += more
+            for (k, v), layer in zip(due, kvc.load(path).layers):
+                gone = k.shape[2] + more - layer.keys.shape[2]
+                self.assertEqual(gone, more if layer.is_sliding else 0)
+                left = max(0, k.shape[2] - gone)
+                self.assertTrue(torch.equal(k[:, :, gone:], layer.keys[:, :, :left]))
+                self.assertTrue(torch.equal(v[:, :, gone:], layer.values[:, :, :left]))
 
     def test_sliding(self):
         for saved in (20, 31, 32, 33, 90):  # shorter than the window, as long, longer
