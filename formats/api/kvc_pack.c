@@ -117,7 +117,7 @@ static void take_note(void *state, enum kvc_pack_note what, const struct kvc_cac
         snprintf(text, sizeof text, "queries cannot be estimated: %s", p->done.why.message);
         break;
     case KVC_PACK_NO_BASE:
-        snprintf(text, sizeof text, "its first rows are not those of %s: all are coded anew",
+        snprintf(text, sizeof text, "no first rows stay as %s has them: all are coded anew",
                  p->o->base->name);
         break;
     case KVC_PACK_AS_BASE:

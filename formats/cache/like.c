@@ -7,6 +7,7 @@
 #include "formats/cache/rope_names.h"
 #include "formats/cache/view.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,13 @@ struct like {
 
 static int is_companion(const struct kvc_cache *c, uint32_t layer) {
     return c->part[c->layer[layer].part].kind == KVC_PART_COMPANION;
+}
+
+/* Returns the number of tensors of attention. */
+static uint32_t count_tensors(const struct kvc_cache *c) {
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < c->n_tensors; t++) n += !is_companion(c, c->tensor[t].layer);
+    return n;
 }
 
 /* Returns the tensor of `c` that is tensor t of `from`, or KVC_NONE. */
@@ -89,6 +97,7 @@ static int like_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first,
     const struct like *x = c->impl;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells,
                            *other = &kvc_tensor_part(x->from, tensor)->cells;
+    if (!n) return 0;
     /* rows of a window that moved on have gone */
     const uint64_t there = first + kvc_cells_row_from(other, kvc_cells_position(cells, 0));
     uint64_t both = 0;
@@ -132,7 +141,7 @@ static int add_like(struct kvc_cache *view, struct like *x, uint32_t t, uint32_t
     const uint32_t own = find_like(x->c, x->from, t);
     char label[64];
     kvc_tensor_label(x->from, t, label, sizeof label);
-    if (own == KVC_NONE) return kvc_fail(e, KVC_ERR_MODEL, "there is no %s", label);
+    if (own == KVC_NONE) return kvc_fail(e, KVC_ERR_MODEL, "the cache has no %s", label);
     struct kvc_shape shape = x->c->tensor[own].shape;
     if (shape.heads * shape.dim != like->shape.heads * like->shape.dim)
         return kvc_fail(e, KVC_ERR_MODEL, "%s is of another size", label);
@@ -153,6 +162,9 @@ static int add_like(struct kvc_cache *view, struct like *x, uint32_t t, uint32_t
 
 static int fill_like(struct kvc_cache *view, struct like *x, uint32_t *layer, struct kvc_error *e) {
     const struct kvc_cache *c = x->c, *from = x->from;
+    if (count_tensors(c) != count_tensors(from))
+        return kvc_fail(e, KVC_ERR_MODEL, "the cache has %" PRIu32 " tensors and not %" PRIu32,
+                        count_tensors(c), count_tensors(from));
     if (kvc_meta_copy(&view->meta, &c->meta, e)) return -1;
     if (c->tokens && kvc_cache_set_tokens(view, c->tokens, c->n_tokens, e)) return -1;
     for (uint32_t p = 0; p < c->n_parts && c->part[p].kind != KVC_PART_COMPANION; p++) {

@@ -127,7 +127,6 @@ static int settle_base(const struct pack_pack *p, struct kvc_cache *c, struct kv
     if (kvc_base_count(*base, c, &p->done->all_rows)) return adopt_base(how->base, c, e);
     kvc_base_free(*base);
     *base = NULL;
-    pack_note(p, KVC_PACK_NO_BASE, c);
     return 0;
 }
 
@@ -140,8 +139,8 @@ static int pack_pack(const struct pack_pack *p, struct kvc_cache *c, const struc
     struct kvc_recipe recipe;
     struct kvc_cache *queries;
     if (how->check && how->check(how->state, c, e)) return -1;
-    if (settle_base(p, c, &options.base, e)) return -1;
-    if (settle_profile(p, c, e) || pack_find_queries(p, c, full, &queries, e)) {
+    if (settle_base(p, c, &options.base, e) || settle_profile(p, c, e) ||
+        pack_find_queries(p, c, full, &queries, e)) {
         kvc_base_free(options.base);
         return -1;
     }
@@ -155,8 +154,10 @@ static int pack_pack(const struct pack_pack *p, struct kvc_cache *c, const struc
     if (!status) status = kvc_container_write(c, &options, p->out, &p->done->report, e);
     kvc_cache_free(queries);
     if (options.base) p->done->base_rows = kvc_base_count(options.base, c, &p->done->all_rows);
-    else if (!status && !p->done->report.lossless) pack_note(p, KVC_PACK_TWICE, c);
     kvc_base_free(options.base);
+    if (!status && how->base && !p->done->base_rows) pack_note(p, KVC_PACK_NO_BASE, c);
+    if (!status && !p->done->base_rows && !p->done->report.lossless)
+        pack_note(p, KVC_PACK_TWICE, c);
     if (status && e && e->code == KVC_ERR_USAGE && e->need == KVC_NEED_NOTHING &&
         kvc_recipe_is_lossy(how->options.recipe) && kvc_cache_is_quantized(c))
         e->need = KVC_NEED_FLOATS;
