@@ -819,8 +819,8 @@ KVC_API int kvc_shared_profile_describe(const struct kvc_profile *p, struct kvc_
  * (kvc-profile.5). */
 struct kvc_learning;
 KVC_API struct kvc_learning *kvc_learning_new(struct kvc_error *e);
-/* Tokens of caches of different texts from which a profile is worth learning, of which one counts up
- * to KVC_LEARNING_OF_ONE; those above KVC_LEARNING_MOST improve it little, and take time in
+/* Tokens of caches of different texts from which a profile is worth learning, of which one counts
+ * up to KVC_LEARNING_OF_ONE; those above KVC_LEARNING_MOST improve it little, and take time in
  * proportion. */
 #define KVC_LEARNING_LEAST 8000
 #define KVC_LEARNING_MOST 32000

@@ -66,8 +66,8 @@ struct kvc_store_namespace_options {
     /* that chunks are packed with; NULL: split. Lossless recipes share a namespace, whatever they
      * are */
     const char *recipe;
-    /* path of a profile that the recipe needs; the store keeps it. NULL: none. A lossy recipe that a
-     * profile serves gets one that the store learns: caches are kept lossless until it has tokens
+    /* path of a profile that the recipe needs; the store keeps it. NULL: none. A lossy recipe that
+     * a profile serves gets one that the store learns: caches are kept lossless until it has tokens
      * enough, and are packed by the recipe then (STORE.md, "Learning") */
     const char *profile;
     /* tokens of a chunk, a multiple of 256; 0: by the size of a token, 256 to 1024 */
@@ -100,7 +100,8 @@ struct kvc_store_namespace_info {
     int lossless;         /* its values are those of their sources */
     const char *fidelity; /* "lossless", or the recipe that its values went through */
     const char *recipe;   /* that chunks are packed with; NULL: split */
-    const void *profile;  /* that they are packed with, given or learnt: the bytes of its file; NULL */
+    const void
+        *profile; /* that they are packed with, given or learnt: the bytes of its file; NULL */
     size_t profile_bytes;
 };
 KVC_STORE_API int kvc_store_namespace_describe(const struct kvc_store_namespace *ns,

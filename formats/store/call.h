@@ -38,12 +38,12 @@ enum kvc_counter {
     KVC_COUNT_BAD,   /* objects that were damaged, forged, or of other facts */
     KVC_COUNT_PUT,   /* objects that were stored */
     KVC_COUNT_PUT_BYTES,
-    KVC_COUNT_SHARED,   /* objects that were there already */
-    KVC_COUNT_REFUSED,  /* declined by a tier: it would evict them first */
-    KVC_COUNT_DROPPED,  /* puts for which the queue had no room */
-    KVC_COUNT_FAILED,   /* objects that could not be packed, or that a tier did not take */
-    KVC_COUNT_BACKFILL, /* objects that were copied to a faster tier */
-    KVC_COUNT_LEARNT,   /* profiles */
+    KVC_COUNT_SHARED,     /* objects that were there already */
+    KVC_COUNT_REFUSED,    /* declined by a tier: it would evict them first */
+    KVC_COUNT_DROPPED,    /* puts for which the queue had no room */
+    KVC_COUNT_FAILED,     /* objects that could not be packed, or that a tier did not take */
+    KVC_COUNT_BACKFILL,   /* objects that were copied to a faster tier */
+    KVC_COUNT_LEARNT,     /* profiles */
     KVC_COUNT_NOT_LEARNT, /* or learnt, and refused by a cache */
     KVC_COUNT_REPACKED,   /* objects, with a learnt profile */
     KVC_COUNTERS

@@ -115,7 +115,8 @@ static int prove(const struct kvc_chunk *chunk, struct kvc_file *f, int hashes,
     const int failed = chunk->name    ? check_name(chunk, &c, e)
                        : chunk->whole ? check_whole(chunk, &c, e)
                                       : check_tokens(chunk, &c, e);
-    if (failed || kvc_file_check_prefix(f, e) || kvc_chunk_check_namespace(chunk->ns, f, e)) return -1;
+    if (failed || kvc_file_check_prefix(f, e) || kvc_chunk_check_namespace(chunk->ns, f, e))
+        return -1;
     if (find_profile(chunk, f, c.prefix.profile, e)) return -1;
     return hashes ? kvc_file_check_hashes(f, e) : 0;
 }

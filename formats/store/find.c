@@ -144,9 +144,8 @@ static struct kvc_store_hit *find_in(struct kvc_store_namespace *ns, const int32
 /* Finds the longest prefix in the namespace of a profile that was learnt; if that has not all, in
  * the other one too, where it may wait to be packed. */
 static struct kvc_store_hit *find_in_both(struct kvc_store_namespace *ns,
-                                          struct kvc_store_namespace *packed,
-                                          const int32_t *tokens, uint64_t n,
-                                          const struct kvc_store_find_options *o,
+                                          struct kvc_store_namespace *packed, const int32_t *tokens,
+                                          uint64_t n, const struct kvc_store_find_options *o,
                                           struct kvc_error *e) {
     struct kvc_store_hit *hit = find_in(packed, tokens, n, o, e);
     if (!hit || hit->chunks * packed->chunk == hit->asked || !kvc_learn_has_unpacked(ns))
@@ -239,8 +238,7 @@ static int find_names_in(struct kvc_store_namespace *ns, const struct kvc_store_
                                  .there = own};
     if (own) search_tiers(&search.base);
     else if (object) kvc_fail_memory(e, "what is found");
-    for (size_t i = 0; i < n && own; i++)
-        there[i] |= own[i] && !kvc_store_is_bad(s, object[i].key);
+    for (size_t i = 0; i < n && own; i++) there[i] |= own[i] && !kvc_store_is_bad(s, object[i].key);
     const int status = own ? 0 : -1;
     free(own);
     free(object);
@@ -265,8 +263,7 @@ int64_t kvc_store_find_names(struct kvc_store_namespace *ns, const struct kvc_st
     memset(there, 0, n);
     kvc_count(ns->store, KVC_COUNT_LOOKUPS, 1);
     int status = packed ? find_names_in(packed, names, n, there, &o, e) : 0;
-    const int more = !packed ||
-                     (kvc_learn_has_unpacked(ns) && count_there(there, n) < (int64_t)n);
+    const int more = !packed || (kvc_learn_has_unpacked(ns) && count_there(there, n) < (int64_t)n);
     if (!status && more) status = find_names_in(ns, names, n, there, &o, e);
     kvc_store_namespace_close(packed);
     return status ? -1 : count_there(there, n);

@@ -94,8 +94,7 @@ static int open_learnt(struct kvc_store *s, const uint8_t sha256[KVC_KEY_BYTES],
 static void use_profile(struct kvc_store_namespace *ns, const struct kvc_file *f,
                         struct kvc_profile *p) {
     struct kvc_learn *x = ns->learn;
-    struct kvc_store_namespace *none = NULL,
-                               *packed = kvc_namespace_packed(ns, f, p, NULL);
+    struct kvc_store_namespace *none = NULL, *packed = kvc_namespace_packed(ns, f, p, NULL);
     if (!packed) return;
     if (!atomic_compare_exchange_strong(&x->packed, &none, packed)) {
         kvc_store_namespace_close(packed); /* another thread was faster */
@@ -382,9 +381,8 @@ static int move_cache(struct learning *l, const struct kvc_store_namespace *pack
     struct kvc_object parent;
     struct kvc_bytes *bytes = NULL;
     struct kvc_file *f = open_cache(l, item, NULL);
-    int has_parent = 0, status = f ? name_twin(packed, item->object.kind, f, o, &parent,
-                                               &has_parent)
-                                   : -1;
+    int has_parent = 0,
+        status = f ? name_twin(packed, item->object.kind, f, o, &parent, &has_parent) : -1;
     for (size_t i = 0; i < n && !status; i++) {
         if (is_there(s, item[i].tier, o)) continue;
         if (!bytes && !(bytes = pack_anew(packed, f, o))) status = -1;
@@ -398,7 +396,8 @@ static int move_cache(struct learning *l, const struct kvc_store_namespace *pack
 
 static int by_position(const void *a, const void *b) {
     const struct kvc_listed *x = a, *y = b;
-    return x->number != y->number ? (x->number > y->number) - (x->number < y->number) : by_key(a, b);
+    return x->number != y->number ? (x->number > y->number) - (x->number < y->number)
+                                  : by_key(a, b);
 }
 
 /* Puts chunks in the order in which they go on; what cannot be read counts as the last. */
@@ -479,8 +478,8 @@ static void look(struct learning *l) {
     kvc_store_namespace_close(packed);
 }
 
-/* Returns 1 if so much was put losslessly meanwhile that it is to be looked at again, and else notes
- * that the task ends. */
+/* Returns 1 if so much was put losslessly meanwhile that it is to be looked at again, and else
+ * notes that the task ends. */
 static int goes_on(struct learning *l) {
     struct kvc_learn *x = l->ns->learn;
     pthread_mutex_lock(&x->lock);

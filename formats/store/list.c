@@ -1,5 +1,5 @@
-/* list.c: lists what a namespace has in all tiers, and removes what is listed. Not for what goes and
- * what stays (drop.c, learn.c). */
+/* list.c: lists what a namespace has in all tiers, and removes what is listed. Not for what goes
+ * and what stays (drop.c, learn.c). */
 #include "formats/store/store.h"
 
 #include "codecs/memory.h"

@@ -5,12 +5,9 @@
 
 #include <string.h>
 
-static const char *const word[KVC_OBJECT_KINDS] = {[KVC_OBJECT_CHUNK] = "kv",
-                                                   [KVC_OBJECT_STATE] = "state",
-                                                   [KVC_OBJECT_NAMESPACE] = "space",
-                                                   [KVC_OBJECT_PROFILE] = "kvcp",
-                                                   [KVC_OBJECT_NAMED] = "named",
-                                                   [KVC_OBJECT_LEARNT] = "learnt"};
+static const char *const word[KVC_OBJECT_KINDS] = {
+    [KVC_OBJECT_CHUNK] = "kv",     [KVC_OBJECT_STATE] = "state", [KVC_OBJECT_NAMESPACE] = "space",
+    [KVC_OBJECT_PROFILE] = "kvcp", [KVC_OBJECT_NAMED] = "named", [KVC_OBJECT_LEARNT] = "learnt"};
 
 void kvc_object_name(const struct kvc_object *o, char text[KVC_OBJECT_NAME]) {
     kvc_hex(o->ns, sizeof o->ns, text);

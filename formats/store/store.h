@@ -35,10 +35,10 @@ struct kvc_store_namespace {
     struct kvc_profile *packs_with; /* NULL: none */
     struct kvc_profile *profile[8]; /* that chunks were packed with */
     unsigned n_profiles;
-    atomic_int is_copied; /* its facts were copied to the faster tiers */
-    atomic_uint refs;     /* of the user and of puts under way */
+    atomic_int is_copied;    /* its facts were copied to the faster tiers */
+    atomic_uint refs;        /* of the user and of puts under way */
     struct kvc_learn *learn; /* NULL: nothing */
-    int is_learnt; /* packs_with was learnt from the namespace of this hash */
+    int is_learnt;           /* packs_with was learnt from the namespace of this hash */
     uint8_t learnt_from[KVC_KEY_BYTES];
 };
 
@@ -130,8 +130,8 @@ int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void *
 int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, const void *data,
                         size_t *size, struct kvc_error *e);
 
-/* Checks the bytes of a profile or of the facts of a namespace, or which profile was learnt from it:
- * its signature, and that it is what its name says. */
+/* Checks the bytes of a profile or of the facts of a namespace, or which profile was learnt from
+ * it: its signature, and that it is what its name says. */
 int kvc_object_check(const struct kvc_store *s, const struct kvc_object *o, const void *data,
                      size_t size, struct kvc_error *e);
 
@@ -175,8 +175,8 @@ kvc_learnt_namespace(const struct kvc_store_namespace *ns) {
 static inline int kvc_learn_has_unpacked(const struct kvc_store_namespace *ns) {
     return atomic_load(&ns->learn->has_unpacked);
 }
-/* Looks for what was learnt before; with `puts`, which f is about to be, also for a profile that fits
- * f, in the folders of profiles. f is a cache of the namespace. Calls tiers. */
+/* Looks for what was learnt before; with `puts`, which f is about to be, also for a profile that
+ * fits f, in the folders of profiles. f is a cache of the namespace. Calls tiers. */
 void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, int puts);
 /* Notes that tokens were put losslessly, or 0 that some were to the namespace of the profile,
  * and has a profile learnt once there are enough: with a low priority, unless the caller is in

@@ -71,8 +71,7 @@ static int check_cache(const struct verifying *v, const struct kvc_object *o, co
 
 static int check_bytes(const struct verifying *v, const struct kvc_object *o, const void *data,
                        size_t size, struct kvc_error *e) {
-    if (!kvc_object_is_cache(o->kind))
-        return kvc_object_check(v->s, o, data, size, e);
+    if (!kvc_object_is_cache(o->kind)) return kvc_object_check(v->s, o, data, size, e);
     if (kvc_chunk_signature(v->s, o, data, &size, e)) return -1;
     return check_cache(v, o, data, size, e);
 }

@@ -15,7 +15,7 @@ static void names(void **state) {
     struct kvc_object o = {.ns = {1, 0x23, 0xab}}, p;
     for (unsigned i = 0; i < sizeof o.key; i++) o.key[i] = (uint8_t)(i * 37);
     static const char *const end[KVC_OBJECT_KINDS] = {".kv",   ".state", ".space",
-                                                   ".kvcp", ".named", ".learnt"};
+                                                      ".kvcp", ".named", ".learnt"};
     for (unsigned kind = 0; kind < KVC_OBJECT_KINDS; kind++) {
         o.kind = (enum kvc_object_kind)kind;
         kvc_object_name(&o, text);
