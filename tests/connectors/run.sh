@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh [--quick] BUILD_DIR NAME...: tests connectors with the real engines, each with NAME.py: transformers, llama, lmcache,
+# run.sh [--quick] BUILD_DIR NAME...: tests connectors with the real engines, each with NAME.py: transformers, llama, llama_learns, lmcache,
 # sglang, vllm, vllm_tier. Engines come from PyPI into environments below build/, once; without a registry a test is skipped with a message. README.md says more.
 set -u
 here=$(cd "$(dirname "$0")" && pwd) || exit 2
