@@ -1,5 +1,5 @@
-/* convert.c: single conversions and ggml's block types to float, the Hadamard rotation. Not for hot
- * paths. */
+/* convert.c: single conversions of floats, the Hadamard rotation. Not for hot paths, and not for
+ * ggml's block types (ggml_blocks.c). */
 #include "kernels/float_bits.h"
 #include "kernels/kernels.h"
 
@@ -62,80 +62,6 @@ void kvc_f8e4m3_to_f32(float *dst, const uint8_t *src, size_t n) {
 /* The upper byte of an IEEE half. */
 void kvc_f8e5m2_to_f32(float *dst, const uint8_t *src, size_t n) {
     for (size_t i = 0; i < n; i++) dst[i] = kvc_half_to_float((uint16_t)(src[i] << 8));
-}
-
-static float half_at(const uint8_t *p) {
-    return kvc_half_to_float((uint16_t)(p[0] | p[1] << 8));
-}
-
-void kvc_q8_0_to_f32(float *dst, const uint8_t *src, size_t n) {
-    for (size_t b = 0; b < n; b++, src += 34, dst += 32) {
-        float d = half_at(src);
-        for (int j = 0; j < 32; j++) dst[j] = (float)(int8_t)src[2 + j] * d;
-    }
-}
-
-void kvc_q4_0_to_f32(float *dst, const uint8_t *src, size_t n) {
-    for (size_t b = 0; b < n; b++, src += 18, dst += 32) {
-        float d = half_at(src);
-        for (int j = 0; j < 16; j++) {
-            dst[j] = (float)((src[2 + j] & 15) - 8) * d;
-            dst[j + 16] = (float)((src[2 + j] >> 4) - 8) * d;
-        }
-    }
-}
-
-void kvc_q4_1_to_f32(float *dst, const uint8_t *src, size_t n) {
-    for (size_t b = 0; b < n; b++, src += 20, dst += 32) {
-        float d = half_at(src), m = half_at(src + 2);
-        for (int j = 0; j < 16; j++) {
-            dst[j] = (float)(src[4 + j] & 15) * d + m;
-            dst[j + 16] = (float)(src[4 + j] >> 4) * d + m;
-        }
-    }
-}
-
-static uint32_t word_at(const uint8_t *p) {
-    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-void kvc_q5_0_to_f32(float *dst, const uint8_t *src, size_t n) {
-    for (size_t b = 0; b < n; b++, src += 22, dst += 32) {
-        float d = half_at(src);
-        uint32_t high = word_at(src + 2);
-        for (int j = 0; j < 16; j++) {
-            int lo = (src[6 + j] & 15) | (int)(high >> j & 1) << 4;
-            int hi = (src[6 + j] >> 4) | (int)(high >> (j + 16) & 1) << 4;
-            dst[j] = (float)(lo - 16) * d;
-            dst[j + 16] = (float)(hi - 16) * d;
-        }
-    }
-}
-
-void kvc_q5_1_to_f32(float *dst, const uint8_t *src, size_t n) {
-    for (size_t b = 0; b < n; b++, src += 24, dst += 32) {
-        float d = half_at(src), m = half_at(src + 2);
-        uint32_t high = word_at(src + 4);
-        for (int j = 0; j < 16; j++) {
-            int lo = (src[8 + j] & 15) | (int)(high >> j & 1) << 4;
-            int hi = (src[8 + j] >> 4) | (int)(high >> (j + 16) & 1) << 4;
-            dst[j] = (float)lo * d + m;
-            dst[j + 16] = (float)hi * d + m;
-        }
-    }
-}
-
-void kvc_iq4_nl_to_f32(float *dst, const uint8_t *src, size_t n) {
-    /* kvalues_iq4nl of ggml/src/ggml-common.h */
-    static const int8_t value[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                     1,    13,   25,  38,  53,  69,  89,  113};
-    for (size_t b = 0; b < n; b++, src += 18, dst += 32) {
-        float d = half_at(src);
-        for (int j = 0; j < 16; j++) {
-            dst[j] = d * (float)value[src[2 + j] & 15];
-            dst[j + 16] = d * (float)value[src[2 + j] >> 4];
-        }
-    }
 }
 
 void kvc_hadamard(float *x, size_t n, size_t tile) {

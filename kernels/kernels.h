@@ -331,15 +331,23 @@ const char *const *kvc_kernels_names(void);
 
 /* --- conversions without a fast twin: for printing values, not for hot paths --- */
 
-/* Convert ggml's block types to binary32: `n` blocks of 32 values each. The arithmetic is that of
- * ggml's dequantize_row_* (ggml/src/ggml-quants.c): one fp32 product or fused multiply-add-free sum
- * a value. */
+/* Convert ggml's block types to binary32: `n` blocks of 32 values each, or of KVC_GGML_LARGE for
+ * those below, which only weights have. The arithmetic is that of ggml's dequantize_row_*
+ * (ggml/src/ggml-quants.c): fp32 products and differences, nothing fused. */
 void kvc_q8_0_to_f32(float *dst, const uint8_t *src, size_t n);
 void kvc_q4_0_to_f32(float *dst, const uint8_t *src, size_t n);
 void kvc_q4_1_to_f32(float *dst, const uint8_t *src, size_t n);
 void kvc_q5_0_to_f32(float *dst, const uint8_t *src, size_t n);
 void kvc_q5_1_to_f32(float *dst, const uint8_t *src, size_t n);
 void kvc_iq4_nl_to_f32(float *dst, const uint8_t *src, size_t n);
+enum { KVC_GGML_LARGE = 256 };
+void kvc_q2_k_to_f32(float *dst, const uint8_t *src, size_t n);
+void kvc_q3_k_to_f32(float *dst, const uint8_t *src, size_t n);
+void kvc_q4_k_to_f32(float *dst, const uint8_t *src, size_t n);
+void kvc_q5_k_to_f32(float *dst, const uint8_t *src, size_t n);
+void kvc_q6_k_to_f32(float *dst, const uint8_t *src, size_t n);
+void kvc_iq4_xs_to_f32(float *dst, const uint8_t *src, size_t n);
+/* Convert n floats of 8 bits. */
 void kvc_f8e4m3_to_f32(float *dst, const uint8_t *src, size_t n);
 void kvc_f8e5m2_to_f32(float *dst, const uint8_t *src, size_t n);
 

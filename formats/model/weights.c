@@ -199,12 +199,12 @@ static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_
         return -1;
     }
     const uint8_t *data = t->in->data + t->offset;
-    uint64_t row_blocks = in / t->info->block, row_bytes = row_blocks * t->info->size;
+    uint64_t row_blocks = in / t->type.block, row_bytes = row_blocks * t->type.size;
     for (uint64_t first = 0; first < out; first += GROUP) {
         uint64_t n = out - first < GROUP ? out - first : GROUP;
         for (uint64_t c = 0; c < n; c++)
-            t->info->to_f32(rows + c * in, data + channel_from(o, first + c) * row_bytes,
-                            (size_t)row_blocks);
+            t->type.to_f32(rows + c * in, data + channel_from(o, first + c) * row_bytes,
+                           (size_t)row_blocks);
         for (uint64_t i = 0; i < in; i++)
             for (uint64_t c = 0; c < n; c++) w[i * out + first + c] = rows[c * in + i];
     }
@@ -220,7 +220,7 @@ static int load_vector(const struct kvc_weights_tensor *t, uint64_t n, const str
     const int status = ordered ? pin(t, e) : -1;
     *result = ordered;
     if (!status) {
-        t->info->to_f32(values, t->in->data + t->offset, (size_t)(n / t->info->block));
+        t->type.to_f32(values, t->in->data + t->offset, (size_t)(n / t->type.block));
         for (uint64_t c = 0; c < n; c++) ordered[c] = values[channel_from(o, c)];
         kvc_input_unpin(t->in, t->offset, t->bytes);
     }

@@ -49,10 +49,10 @@ struct kvc_projection {
 };
 
 /* Loads layer `layer`, checked against *shape. Element types: F32, F16 and BF16 of safetensors; of
- * GGUF those whose conversion to binary32 kvc has: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1,
- * iq4_nl. K's channels are brought from the pairing of the file's own engine to the one asked for:
- * llama.cpp's converter permutes the rows of architectures that it pairs interleaved. KVC_ERR_MODEL
- * when sizes or pairing do not fit. On failure *p is empty. */
+ * GGUF f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_K to q6_K, iq4_nl and iq4_xs. K's channels
+ * are brought from the pairing of the file's own engine to the one asked for: llama.cpp's converter
+ * permutes the rows of architectures that it pairs interleaved. KVC_ERR_MODEL when sizes or pairing
+ * do not fit. On failure *p is empty. */
 int kvc_weights_load(const struct kvc_weights *w, uint32_t layer,
                      const struct kvc_projection_shape *shape, struct kvc_projection *p,
                      struct kvc_error *e);

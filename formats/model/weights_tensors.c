@@ -5,6 +5,7 @@
 #include "codecs/memory.h"
 #include "formats/io/printable.h"
 #include "formats/model/model_files.h"
+#include "kernels/kernels.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -111,23 +112,48 @@ static int weights_tensors_place(struct kvc_weights_tensor *t, const struct kvc_
  */
 static int bytes_of(const struct kvc_weights_tensor *t, uint64_t *bytes) {
     uint64_t inner = t->rank ? t->dim[t->rank - 1] : 1;
-    if (inner % t->info->block) return -1;
-    *bytes = inner / t->info->block;
+    if (inner % t->type.block) return -1;
+    *bytes = inner / t->type.block;
     for (uint64_t i = 0; i + 1 < t->rank; i++)
         if (__builtin_mul_overflow(*bytes, t->dim[i], bytes)) return -1;
-    if (__builtin_mul_overflow(*bytes, t->info->size, bytes)) return -1;
+    if (__builtin_mul_overflow(*bytes, t->type.size, bytes)) return -1;
     return 0;
+}
+
+static void set_type(struct kvc_weights_tensor *t, const struct kvc_dtype_info *info) {
+    t->type = (struct kvc_weights_type){info->name, info->block, info->size, info->to_f32};
+}
+
+/* Sets the type of a number of ggml's enum ggml_type; -1 where kvc cannot read its values. */
+static int set_ggml_type(struct kvc_weights_tensor *t, uint32_t number) {
+    static const struct {
+        uint32_t number, size;
+        void (*to_f32)(float *dst, const uint8_t *src, size_t blocks);
+    } large[] = {{10, 84, kvc_q2_k_to_f32},  {11, 110, kvc_q3_k_to_f32},
+                 {12, 144, kvc_q4_k_to_f32}, {13, 176, kvc_q5_k_to_f32},
+                 {14, 210, kvc_q6_k_to_f32}, {23, 136, kvc_iq4_xs_to_f32}};
+    const struct kvc_dtype_info *info = kvc_dtype_by_ggml(number);
+    if (info) {
+        set_type(t, info);
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
+        if (large[i].number != number) continue;
+        t->type = (struct kvc_weights_type){kvc_gguf_type_name(number), KVC_GGML_LARGE,
+                                            large[i].size, large[i].to_f32};
+        return 0;
+    }
+    return -1;
 }
 
 static int take_gguf(struct kvc_weights_tensor *t, const struct kvc_weights_part *part,
                      const struct kvc_gguf_tensor *found, struct kvc_error *e) {
-    t->info = kvc_dtype_by_ggml(found->type);
-    if (!t->info) {
+    if (set_ggml_type(t, found->type)) {
         const char *type = kvc_gguf_type_name(found->type);
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "%s: '%s' has type %s (number %" PRIu32
-                        "); kvc reads weights in f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 and "
-                        "iq4_nl: take the model in one of these",
+                        "); kvc reads weights in f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, "
+                        "q2_K to q6_K, iq4_nl and iq4_xs: take the model in one of these",
                         t->file, t->name, type ? type : "unknown", found->type);
     }
     t->rank = found->rank;
@@ -135,7 +161,7 @@ static int take_gguf(struct kvc_weights_tensor *t, const struct kvc_weights_part
     uint64_t bytes;
     if (bytes_of(t, &bytes))
         return kvc_fail(e, KVC_ERR_DAMAGED, "%s: '%s' has dimensions that no tensor of %s can have",
-                        t->file, t->name, t->info->name);
+                        t->file, t->name, t->type.name);
     return weights_tensors_place(t, &part->in, part->gguf.data_offset,
                                  found->offset - part->gguf.data_offset, bytes, e);
 }
@@ -151,7 +177,7 @@ static int take_safetensors(struct kvc_weights_tensor *t, const struct kvc_weigh
     if (found->rank > KVC_WEIGHTS_RANK)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: '%s' has %" PRIu64 " dimensions", t->file,
                         t->name, found->rank);
-    t->info = kvc_dtype_info((unsigned)dtype);
+    set_type(t, kvc_dtype_info((unsigned)dtype));
     t->rank = found->rank;
     for (size_t i = 0; i < t->rank; i++) t->dim[i] = found->dim[i];
     t->in = &part->in;

@@ -46,12 +46,20 @@ enum kvc_weight {
     KVC_WEIGHTS
 };
 
+/* How values are stored: those of caches (codecs/dtype.h), and ggml's types that only weights have.
+ */
+struct kvc_weights_type {
+    const char *name;     /* as ggml spells it */
+    uint32_t block, size; /* values in one block, and its bytes */
+    void (*to_f32)(float *dst, const uint8_t *src, size_t blocks);
+};
+
 /* A tensor that was found. All of its bytes lie inside the file. */
 struct kvc_weights_tensor {
     char name[128];
     const char *file;
     uint64_t rank, dim[KVC_WEIGHTS_RANK]; /* the last varies fastest */
-    const struct kvc_dtype_info *info;
+    struct kvc_weights_type type;
     const struct kvc_input *in;
     uint64_t offset, bytes; /* of the values in the file; pin them before reading */
 };

@@ -75,9 +75,11 @@ static void test_types(void **state) {
         unsigned type;
         const char *words;
     } refused[] = {
-        {14,
-         "w.gguf: 'blk.3.attn_k.weight' has type q6_K (number 14); kvc reads weights in f32, f16"},
-        {12, "type q4_K"},
+        {16,
+         "w.gguf: 'blk.3.attn_k.weight' has type iq2_xxs (number 16); kvc reads weights in f32, "
+         "f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_K to q6_K, iq4_nl and iq4_xs: take"},
+        {9, "type q8_1"},
+        {15, "type q8_K"},
         {28, "type f64"},
         {39, "type mxfp4"},
         {4, "type unknown (number 4)"},

@@ -149,6 +149,8 @@ static inline void make_safetensors(struct bytes *f, const char *metadata, const
     for (size_t i = 0; i < n; i++) add_values(f, t[i].type, t[i].values, count_of(&t[i]));
 }
 
+/* bytes and values of a block, where matrices of the next GGUF point to blocks; 0: to floats */
+static size_t block_bytes, block_values;
 static uint32_t position_sections; /* of the next GGUF: more than 0 is M-RoPE */
 
 static inline void make_gguf(struct bytes *f, const char *arch, const struct tensor *t, size_t n) {
@@ -182,7 +184,9 @@ static inline void make_gguf(struct bytes *f, const char *arch, const struct ten
         for (unsigned d = t[i].rank; d-- > 0;) add_number(f, t[i].dim[d], 8);
         add_number(f, t[i].type, 4);
         add_number(f, data->n, 8);
-        if (t[i].values) add_values(data, t[i].type, t[i].values, count_of(&t[i]));
+        if (block_bytes && t[i].rank == 2)
+            add(data, t[i].values, count_of(&t[i]) / block_values * block_bytes);
+        else if (t[i].values) add_values(data, t[i].type, t[i].values, count_of(&t[i]));
         else add_number(data, 0, 1);
         while (data->n % 32) add_number(data, 0, 1);
     }
