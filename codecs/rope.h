@@ -59,9 +59,13 @@ struct kvc_rope_facts {
     double factor; /* scaling; 0: none, or unknown */
     uint64_t dim;  /* rotated channels of a head */
     int dim_known; /* 0: `dim` is 0 and means nothing */
+    /* positions that the model was trained with before scaling; 0: unknown */
+    uint64_t original;
+    const char *scaling; /* JSON: other numbers of the scaling; NULL: there are none */
     /* Of a layer: */
     size_t half;         /* pairs of a head */
     const double *angle; /* of each, radians a position, 0 to 1; NULL: unknown */
+    double length;       /* rotated channels are so much longer (YaRN); 0: unknown, as `angle` */
     int of_profile;      /* 1: the angles are the profile's */
 };
 

@@ -32,11 +32,29 @@ enum kvc_hidden_place { KVC_HIDDEN_UNKNOWN, KVC_HIDDEN_BEFORE_NORM, KVC_HIDDEN_A
 
 #define KVC_SHARD_SET_BYTES 16
 
+/* What a GGUF file says of scaled RoPE beyond what metadata hold. A zeroed struct says nothing. */
+enum { KVC_ROPE_TABLE = 256 };
+struct kvc_rope_table {
+    enum {
+        KVC_TABLE_NONE, /* the metadata tell the angles, or nothing does */
+        KVC_TABLE_READ,
+        KVC_TABLE_DAMAGED,
+        /* one of two, which the engine chooses by the length that it was set to (longrope) */
+        KVC_TABLE_OF_TWO
+    } state;
+    enum kvc_rope_type type;       /* rope.type of the model: with another one the table is void */
+    uint32_t pairs;                /* of a head */
+    float length;                  /* of rotated channels after RoPE, before it 1 */
+    float divisor[KVC_ROPE_TABLE]; /* of the angle of each pair, by which it is divided */
+};
+
 /* A zeroed struct knows nothing. Texts and hashes, which have 32 bytes, are owned by the metadata;
  * NULL: unknown, or empty. */
 struct kvc_facts {
     int of_llama;               /* 1: the file that the cache was read from first was llama.cpp's */
     struct kvc_rope_facts rope; /* of K; without the angles of a layer (layer_rope.h) */
+    /* in memory alone: no entry of the list holds it; copies of the list have it */
+    struct kvc_rope_table rope_table;
 
     uint64_t tile[2]; /* Hadamard tiles by which K and V are rotated; 0: not rotated, or unknown */
     int tile_known[2];

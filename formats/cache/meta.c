@@ -161,6 +161,8 @@ int kvc_meta_copy(struct kvc_meta *to, const struct kvc_meta *from, struct kvc_e
         const struct kvc_meta_entry *x = &from->entry[i];
         if (set(to, x->key, x->type, x->critical, x->value, x->size, e)) return -1;
     }
+    if (from->facts.rope_table.state != KVC_TABLE_NONE)
+        to->facts.rope_table = from->facts.rope_table;
     return 0;
 }
 

@@ -2,15 +2,16 @@
 #include "formats/model/layer_rope.h"
 
 #include "codecs/memory.h"
+#include "formats/model/rope_scaling.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Sets base and scaling of a layer's angles; base 0 where it is unknown. Layers with a window have
- * another base in Gemma 3, which its files do not carry: 10 000 (transformers,
- * configuration_gemma3.py: rope_local_base_freq; llama.cpp, llama-model.cpp:
- * rope_freq_base_train_swa). Scaling applies to the other layers only. */
+/* Sets the base of a layer's angles; 0 where it is unknown. Layers with a window have another base
+ * in Gemma 3, which its files do not carry: 10 000 (transformers, configuration_gemma3.py:
+ * rope_local_base_freq; llama.cpp, llama-model.cpp: rope_freq_base_train_swa). Scaling applies to
+ * the other layers only. */
 static void find_base(const struct kvc_facts *known, const struct kvc_layer *layer,
                       struct kvc_rope_facts *rope) {
     const char *arch = known->architecture ? known->architecture : "";
@@ -19,7 +20,29 @@ static void find_base(const struct kvc_facts *known, const struct kvc_layer *lay
         if (strncmp(arch, "gemma3", 6) == 0) rope->theta = 10000;
         else if (strncmp(arch, "gemma", 5) != 0) rope->theta = 0;
     }
-    if (!(rope->factor > 0)) rope->factor = 1;
+    if (!(rope->factor > 0) && rope->type != KVC_ROPE_TYPE_YARN &&
+        rope->type != KVC_ROPE_TYPE_LLAMA3)
+        rope->factor = 1;
+}
+
+/* Makes the angles of a layer, one for each pair. Returns 0 where they are not known. */
+static int find_angles(const struct kvc_facts *known, const struct kvc_layer *layer,
+                       struct kvc_rope_facts *rope, double *angle) {
+    const struct kvc_rope_table *table = &known->rope_table;
+    const int tabled = table->state != KVC_TABLE_NONE && table->type == rope->type &&
+                       layer->kind != KVC_LAYER_WINDOW;
+    if (tabled) {
+        if (table->state != KVC_TABLE_READ || table->pairs != rope->half) return 0;
+        for (size_t i = 0; i < rope->half; i++) angle[i] = (double)table->divisor[i];
+        rope->length = (double)table->length;
+    } else if (!kvc_rope_scaling(rope, rope->half, angle, &rope->length)) {
+        return 0;
+    }
+    for (size_t i = 0; i < rope->half; i++) {
+        angle[i] = pow(rope->theta, -(double)i / (double)rope->half) / angle[i];
+        if (!kvc_rope_angle_is_sane(angle[i])) return 0;
+    }
+    return 1;
 }
 
 int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer,
@@ -38,19 +61,20 @@ int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer,
     find_base(&c->meta.facts, &c->layer[layer], rope);
     const uint64_t dim = c->tensor[k].shape.dim, rotated = kvc_rope_channels(rope, dim);
     const struct kvc_cells *cells = &kvc_tensor_part(c, k)->cells;
-    const int plain = rope->type == KVC_ROPE_TYPE_DEFAULT || rope->type == KVC_ROPE_TYPE_LINEAR ||
-                      rope->type == KVC_ROPE_TYPE_MROPE || rope->type == KVC_ROPE_TYPE_IMROPE;
     if (cells->n && (kvc_cells_position(cells, 0) < 0 ||
                      kvc_cells_position(cells, cells->n - 1) >= KVC_ROPE_POSITIONS))
         return 0;
-    if (!plain || !(rope->theta > 1) || !(rope->factor >= 1) || rotated % 2 || !rotated ||
-        rotated > dim || rotated / 2 > UINT16_MAX)
+    if (!(rope->theta > 1) || rotated % 2 || !rotated || rotated > dim || rotated / 2 > UINT16_MAX)
         return 0;
     rope->half = (size_t)(rotated / 2);
-    if (!(*room = kvc_alloc(rope->half, sizeof **room))) return kvc_fail_memory(e, "RoPE");
-    for (size_t i = 0; i < rope->half; i++)
-        (*room)[i] = pow(rope->theta, -2.0 * (double)i / (double)rotated) / rope->factor;
-    rope->angle = *room;
+    double *angle = kvc_alloc(rope->half, sizeof *angle);
+    if (!angle) return kvc_fail_memory(e, "RoPE");
+    if (find_angles(&c->meta.facts, &c->layer[layer], rope, angle)) {
+        rope->angle = *room = angle;
+        return 0;
+    }
+    free(angle);
+    rope->half = 0;
     return 0;
 }
 

@@ -10,6 +10,7 @@
 #include "formats/io/input.h"
 #include "formats/io/printable.h"
 #include "formats/model/model_files.h"
+#include "formats/model/rope_scaling.h"
 #include "formats/model/vocab.h"
 #include "formats/model/weights_names.h"
 
@@ -119,6 +120,16 @@ static void gguf_rope(struct gguf_facts *f, struct kvc_model *m) {
     else
         snprintf(m->rope_type, sizeof m->rope_type, "%s",
                  m->rope_factor > 0 && !type ? "linear" : plain_type(m));
+}
+
+static void gguf_rope_table(const struct kvc_gguf *g, const struct kvc_input *in,
+                            struct kvc_model *m) {
+    const struct kvc_rope_facts rope = {.type = kvc_rope_type_parse(m->rope_type),
+                                        .theta = m->rope_theta,
+                                        .factor = m->rope_factor,
+                                        .dim = m->rope_dim,
+                                        .original = m->rope_original};
+    if (m->pairing != KVC_PAIRING_NONE) kvc_rope_table_gguf(&m->rope_table, g, in, m->arch, &rope);
 }
 
 /* The patterns that llama.cpp takes where a file has no sliding_window_pattern: all layers but
@@ -422,6 +433,7 @@ static int model_read_file(const struct kvc_input *in, int first, size_t n_files
         if (kvc_gguf_open(&g, in, e)) return -1;
         header = g.data_offset;
         int status = first ? gguf_facts(&g, m, e) : 0;
+        if (first && !status) gguf_rope_table(&g, in, m);
         m->has_attention |= kvc_gguf_has_attention(&g);
         kvc_gguf_close(&g);
         if (status) return -1;

@@ -38,8 +38,9 @@ struct kvc_model {
     /* pairs of each coordinate of a position (M-RoPE) */
     uint64_t rope_section[KVC_ROPE_SECTIONS];
     uint32_t n_rope_sections;
-    char rope_more[KVC_ROPE_MORE]; /* what else a config.json says of the scaling; "": nothing */
-    int latent;                    /* 1: attention may keep latents and no V */
+    char rope_more[KVC_ROPE_MORE];    /* what else a config.json says of the scaling; "": nothing */
+    struct kvc_rope_table rope_table; /* what else a GGUF file says of it */
+    int latent;                       /* 1: attention may keep latents and no V */
     int has_tokenizer;
     uint8_t tokenizer[KVC_SHA256_BYTES];
     uint8_t sampled[KVC_SHA256_BYTES];
@@ -59,7 +60,8 @@ int kvc_model_read(const char *path, int full, struct kvc_model *m, struct kvc_e
 
 /* Writes the model's facts into metadata (keys.h), over facts of the same key. `engine` 1: the
  * cache is llama.cpp's, so K is paired as the GGUF architecture says; 0: the cache is
- * transformers'. An existing rope.pairing stays. */
+ * transformers'. An existing rope.pairing stays. The table of RoPE becomes a fact without an entry.
+ */
 int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine,
                     struct kvc_error *e);
 

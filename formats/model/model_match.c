@@ -81,6 +81,7 @@ int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine
         store_text(meta, KVC_KEY_ROPE_TYPE, m->rope_type, e) || store_pairing(m, meta, engine, e))
         return -1;
     if (store_text(meta, KVC_KEY_ROPE_SCALING, m->rope_more, e)) return -1;
+    meta->facts.rope_table = m->rope_table;
     for (size_t i = 0; i < COUNTS; i++) {
         uint64_t v = count_at(m, i);
         if (counts[i].at == offsetof(struct kvc_model, head_dim_v) && v == m->head_dim) v = 0;

@@ -6,6 +6,7 @@
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/random.h"
+#include "formats/cache/keys.h"
 #include "formats/cache/layers.h"
 #include "formats/cache/rope_names.h"
 #include "formats/cache/view.h"
@@ -31,6 +32,7 @@ struct estimated {
     uint32_t layer;                    /* its number in the cache */
     uint64_t n, row[KVC_QUERIES_ROWS]; /* sorted rows of its part, ascending */
     uint64_t heads, dim;               /* query heads */
+    float length;                      /* of rotated channels after RoPE, before it 1 */
     float *query;                      /* [n][heads][dim] */
 };
 
@@ -221,6 +223,13 @@ static int take_weights(struct equations *s, const struct kvc_projection *p, str
                : kvc_fail(e, KVC_ERR_DAMAGED, "the weights of K, V or the norm are not finite");
 }
 
+/* Multiplies the channels that RoPE rotates. */
+static void scale_rotated(float *row, size_t heads, size_t dim, const struct kvc_rope *rope,
+                          float factor) {
+    for (size_t h = 0; h < heads && factor != 1; h++, row += dim)
+        kvc_kernels_get()->scale(row, row, factor, 2 * rope->half);
+}
+
 /* Puts row t of K before RoPE and of V into the right sides. Values that are not finite count as
  * those of u = 0. */
 static void take_row(struct equations *s, size_t t, const struct kvc_projection *p,
@@ -250,8 +259,10 @@ static int take_rows(struct equations *s, const struct estimate *x, const struct
         status = x->c->read(x->c, layer->tensor[0], l->row[t], 1, (uint8_t *)k, e) ||
                  x->c->read(x->c, layer->tensor[1], l->row[t], 1, (uint8_t *)(k + width), e);
         if (status) break;
-        if (rope->half)
+        if (rope->half) {
             kvc_row_before_rope(rope, k, s->heads, s->dim, kvc_cells_position(cells, l->row[t]));
+            scale_rotated(k, s->heads, s->dim, rope, 1 / l->length);
+        }
         take_row(s, t, p, q, k, k + width);
     }
     free(k);
@@ -292,6 +303,7 @@ static int make_queries(const struct equations *s, const struct kvc_projection *
         if (!rope->half) continue;
         kvc_rope_at(rope, position[t]);
         kvc_rope_turn(rope, query, heads, s->dim);
+        scale_rotated(query, heads, s->dim, rope, l->length);
     }
     free(u);
     if (kvc_all_finite(l->query, s->m * width)) return 0;
@@ -344,8 +356,23 @@ static int check_weights(const struct kvc_cache *c, const struct kvc_projection 
     return 0;
 }
 
+/* Says why the angles are not known. */
+static int unknown_angles(const struct kvc_cache *c, struct kvc_error *e) {
+    const struct kvc_facts *facts = &c->meta.facts;
+    const enum kvc_rope_type type = facts->rope.type;
+    if (type == KVC_ROPE_TYPE_LONGROPE || facts->rope_table.state == KVC_TABLE_OF_TWO)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "RoPE took one of two lists of angles by the length that the engine was "
+                        "set to (longrope), and no cache tells that length");
+    if (type == KVC_ROPE_TYPE_OTHER)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "kvc does not know RoPE of type '%s'",
+                        kvc_meta_text(&c->meta, KVC_KEY_ROPE_TYPE, ""));
+    return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MODEL,
+                         "the angles by which RoPE rotated K are not known");
+}
+
 /* Makes the tables of RoPE; none where the model has no RoPE. */
-static int open_rope(const struct estimate *x, const struct estimated *l, struct kvc_rope *rope,
+static int open_rope(const struct estimate *x, struct estimated *l, struct kvc_rope *rope,
                      struct kvc_error *e) {
     struct kvc_rope_facts facts;
     double *room;
@@ -355,9 +382,8 @@ static int open_rope(const struct estimate *x, const struct estimated *l, struct
     if (kvc_rope_of_layer(x->c, l->layer, NULL, &facts, &room, e)) return -1;
     int status = 0;
     if (facts.angle) status = kvc_rope_init(rope, facts.angle, facts.half, facts.pairing, e);
-    else
-        status = kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MODEL,
-                               "the angles by which RoPE rotated K are not known");
+    else status = unknown_angles(x->c, e);
+    l->length = (float)facts.length;
     free(room);
     return status;
 }

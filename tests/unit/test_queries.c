@@ -21,6 +21,9 @@ static struct layer {
     float rows[2][MOST_ROWS * K_ROWS], query[MOST_ROWS * Q_ROWS]; /* after RoPE, in `pairing` */
 } m;
 
+/* What scaling divides angles by, and the factor of rotated channels. */
+static double divisor[CHANNELS / 2] = {1, 1, 1, 1}, length = 1;
+
 static double number(void) { /* in [-1, 1) */
     static uint64_t x = 1;
     x = x * 6364136223846793005u + 1442695040888963407u;
@@ -79,9 +82,11 @@ static void project(float *to, const float *w, const float *bias, const float *n
         for (size_t c = 0; c < CHANNELS && m.normed && norm; c++)
             x[c] *= (double)norm[c] / sqrt(square + 1e-5);
         for (size_t i = 0; i < CHANNELS / 2; i++) {
-            const double angle = norm ? (double)position * pow(THETA, -2.0 * (double)i / CHANNELS)
+            const double angle = norm ? (double)position * pow(THETA, -2.0 * (double)i / CHANNELS) /
+                                            divisor[i]
                                       : 0;
-            const double a = x[i], b = x[i + CHANNELS / 2];
+            const double longer = norm ? length : 1;
+            const double a = x[i] * longer, b = x[i + CHANNELS / 2] * longer;
             const int apart = norm && pairing == KVC_PAIRING_INTERLEAVED;
             float *head = to + h * CHANNELS;
             head[apart ? 2 * i : i] = (float)(a * cos(angle) - b * sin(angle));
@@ -254,6 +259,121 @@ static void test_normed(void **state) {
     }
 }
 
+static void refused(const struct kvc_cache *c, const char *path, enum kvc_code code,
+                    const char *words) {
+    struct kvc_error e;
+    struct kvc_cache *q = estimate(c, path, 1, &e);
+    assert_null(q);
+    if (!strstr(e.message, words)) fail_msg("'%s' is not in: %s", words, e.message);
+    assert_int_equal(e.code, code);
+}
+
+/* Sets divisors by the wavelengths of pairs, as transformers has them. */
+static void scale_as_llama3(double factor, double original, double low, double high) {
+    for (size_t i = 0; i < CHANNELS / 2; i++) {
+        const double wave = 8 * atan(1) * pow(THETA, 2.0 * (double)i / CHANNELS);
+        const double smooth = (original / wave - low) / (high - low);
+        divisor[i] = 1 / ((1 - smooth) / factor + smooth);
+        if (wave > original / low) divisor[i] = factor;
+        if (wave < original / high) divisor[i] = 1;
+    }
+}
+
+static void scale_as_yarn(double factor, double original, double fast, double slow) {
+    const double first = fmax(floor(CHANNELS * log(original / (fast * 8 * atan(1))) / 2 /
+                                    log(THETA)),
+                              0),
+                 last = ceil(CHANNELS * log(original / (slow * 8 * atan(1))) / 2 / log(THETA));
+    for (size_t i = 0; i < CHANNELS / 2; i++) {
+        const double kept = 1 - fmin(fmax(((double)i - first) / (last - first), 0), 1);
+        divisor[i] = 1 / ((1 - kept) / factor + kept);
+    }
+    length = 0.1 * log(factor) + 1;
+}
+
+static void plain_rope(void) {
+    for (size_t i = 0; i < CHANNELS / 2; i++) divisor[i] = 1;
+    length = 1;
+}
+
+/* Returns how far estimates are from the queries; 1 where they are refused. */
+static double estimate_error(const struct kvc_cache *c, const char *path, size_t n) {
+    struct kvc_error e;
+    struct kvc_cache *q = estimate(c, path, 1, &e);
+    if (!q) return 1;
+    float *rows = read_queries(q);
+    const double error = error_of(rows, m.query, n * Q_ROWS);
+    free(rows);
+    kvc_cache_free(q);
+    return error;
+}
+
+/* Scaled RoPE, whose numbers the metadata or a table of the GGUF file tell: heads normed or not. */
+static void test_scaled(void **state) {
+    (void)state;
+    enum { ROWS = 20, LLAMA3, LLAMA3_TABLE, YARN, YARN_MORE, LINEAR, WAYS };
+    struct kvc_error e;
+    for (int way = LLAMA3; way < WAYS; way++)
+        for (int normed = 0; normed < 2; normed++) {
+            plain_rope();
+            if (way <= LLAMA3_TABLE) scale_as_llama3(8, 512, 1, 4);
+            if (way == YARN) scale_as_yarn(4, 1024, 32, 1);
+            if (way == YARN_MORE) {
+                scale_as_yarn(16, 1024, 8, 2);
+                length = 1.5;
+            }
+            for (size_t i = 0; i < CHANNELS / 2 && way == LINEAR; i++) divisor[i] = 2;
+            make_layer(normed ? 20 : 16, normed);
+            const char *path = put_layer(1, TENSORS);
+            struct kvc_cache *c = make_cache(ROWS, KVC_PAIRING_HALVES);
+            assert_true(estimate_error(c, path, ROWS) > 0.02); /* the type is default */
+            const char *const facts[][5] = {
+                [LLAMA3] = {"rope.type=llama3", "rope.factor=8", "rope.original-context=512",
+                            "rope.scaling={\"low_freq_factor\":1,\"high_freq_factor\":4}", NULL},
+                [LLAMA3_TABLE] = {"rope.type=llama3", NULL},
+                [YARN] = {"rope.type=yarn", "rope.factor=4", "rope.original-context=1024", NULL},
+                [YARN_MORE] = {"rope.type=yarn", "rope.factor=16", "rope.original-context=1024",
+                               "rope.scaling={\"beta_fast\":8,\"beta_slow\":2,"
+                               "\"attention_factor\":1.5}",
+                               NULL},
+                [LINEAR] = {"rope.type=linear", "rope.factor=2", NULL}};
+            assert_int_equal(kvc_meta_give(&c->meta, facts[way], &e), 0);
+            if (way == LLAMA3_TABLE) {
+                refused(c, path, KVC_ERR_UNSUPPORTED, "the angles by which RoPE rotated K are");
+                struct kvc_rope_table *table = &c->meta.facts.rope_table;
+                *table = (struct kvc_rope_table){.state = KVC_TABLE_READ,
+                                                 .type = KVC_ROPE_TYPE_LLAMA3,
+                                                 .pairs = CHANNELS / 2,
+                                                 .length = 1};
+                for (size_t i = 0; i < CHANNELS / 2; i++) table->divisor[i] = (float)divisor[i];
+            }
+            const double error = estimate_error(c, path, ROWS);
+            if (!(error < 2e-3)) fail_msg("way %d, normed %d: %g", way, normed, error);
+            kvc_cache_free(c);
+        }
+    plain_rope();
+}
+
+/* Types whose angles depend on what no cache tells. */
+static void test_unknown_rope(void **state) {
+    (void)state;
+    struct kvc_error e;
+    make_layer(40, 0);
+    const char *path = put_layer(0, TENSORS);
+    struct kvc_cache *c = make_cache(8, KVC_PAIRING_HALVES);
+    assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_TYPE, "longrope", &e), 0);
+    refused(c, path, KVC_ERR_UNSUPPORTED, "layer 3: RoPE took one of two lists of angles");
+    assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_TYPE, "dynamic", &e), 0);
+    refused(c, path, KVC_ERR_UNSUPPORTED, "kvc does not know RoPE of type 'dynamic'");
+    assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_TYPE, "default", &e), 0);
+    c->meta.facts.rope_table.state = KVC_TABLE_OF_TWO;
+    c->meta.facts.rope_table.type = KVC_ROPE_TYPE_DEFAULT;
+    refused(c, path, KVC_ERR_UNSUPPORTED, "RoPE took one of two lists of angles");
+    c->meta.facts.rope_table.state = KVC_TABLE_DAMAGED;
+    refused(c, path, KVC_ERR_UNSUPPORTED, "the angles by which RoPE rotated K are not known");
+    kvc_cache_free(c);
+}
+
 /* Where they do not determine it, the estimate has the energy of an input, and K and V. */
 static void test_energy(void **state) {
     (void)state;
@@ -324,15 +444,6 @@ static void test_rows(void **state) {
     assert_true(isfinite(rows[2][last]));
     for (int i = 0; i < 3; i++) free(rows[i]);
     kvc_cache_free(c);
-}
-
-static void refused(const struct kvc_cache *c, const char *path, enum kvc_code code,
-                    const char *words) {
-    struct kvc_error e;
-    struct kvc_cache *q = estimate(c, path, 1, &e);
-    assert_null(q);
-    if (!strstr(e.message, words)) fail_msg("'%s' is not in: %s", words, e.message);
-    assert_int_equal(e.code, code);
 }
 
 /* Weights that cannot serve. */
@@ -418,10 +529,11 @@ static void test_caches(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_determined), cmocka_unit_test(test_normed),
-        cmocka_unit_test(test_energy),     cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_weights),    cmocka_unit_test(test_singular),
-        cmocka_unit_test(test_caches),
+        cmocka_unit_test(test_determined),   cmocka_unit_test(test_normed),
+        cmocka_unit_test(test_energy),       cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_weights),      cmocka_unit_test(test_singular),
+        cmocka_unit_test(test_caches),       cmocka_unit_test(test_scaled),
+        cmocka_unit_test(test_unknown_rope),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
