@@ -292,6 +292,10 @@ $B/tests/bench/bench: $(BENCH_OBJ) $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
 
+$B/tests/quality/queries: $B/tests/quality/queries.o $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $^ $(LIBS)
+
 SAN_UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
 ## asan: all tests under the address and undefined-behaviour sanitizers
 .PHONY: asan

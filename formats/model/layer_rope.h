@@ -10,7 +10,8 @@
 /* Makes *rope that of the cache (facts.h) with the angles of a layer. Angles are those of `part`,
  * which may have none. Where part is NULL, they come from the metadata, or the table of a GGUF file
  * (facts.h): RoPE of type default, linear, mrope, imrope, llama3 or yarn, of known base and
- * dimension, and K stored after RoPE. rope->angle is NULL where the angles are unknown. The caller frees *room. */
+ * dimension, and K stored after RoPE. rope->angle is NULL where the angles are unknown. The caller
+ * frees *room. */
 int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer,
                       const struct kvc_profile_part *part, struct kvc_rope_facts *rope,
                       double **room, struct kvc_error *e);

@@ -141,13 +141,16 @@ static int read_divisors(struct kvc_rope_table *table, const struct kvc_gguf_ten
     return 0;
 }
 
-/* YaRN of llama.cpp: with other numbers than the usual ones, the table has them. */
+/* Makes the table of YaRN as llama.cpp computes it. Of architectures that cache K and V, it reads
+ * other numbers than the usual ones for Mistral 3, and ignores these keys for LLaMA
+ * (tests/engine/test_engine.py, scaled_rope). */
 static int read_yarn(struct kvc_rope_table *table, const struct kvc_gguf *g, const char *arch,
                      const struct kvc_rope_facts *known) {
     struct kvc_rope_facts copy = *known, *rope = &copy;
-    const struct yarn y = {key_of(g, arch, "yarn_beta_fast", 32),
-                           key_of(g, arch, "yarn_beta_slow", 1), 1};
-    const double under = key_of(g, arch, "yarn_log_multiplier", 0),
+    const int reads = strcmp(arch, "mistral3") == 0;
+    const struct yarn y = {reads ? key_of(g, arch, "yarn_beta_fast", 32) : 32,
+                           reads ? key_of(g, arch, "yarn_beta_slow", 1) : 1, 1};
+    const double under = reads ? key_of(g, arch, "yarn_log_multiplier", 0) : 0,
                  length = key_of(g, arch, "attn_factor", 1) * yarn_length(rope->factor, 1) /
                           (under > 0 ? yarn_length(rope->factor, under) : 1);
     const uint64_t half = rope->dim / 2;

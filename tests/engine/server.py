@@ -22,9 +22,9 @@ class Server:
     """with Server(directory_of_slot_files) as s: ...   Nothing of an earlier server is left in a new one. cache_type: of K and
     V, or a pair of them."""
 
-    def __init__(self, directory, cache_type=F16, context=2560, flash=True):
+    def __init__(self, directory, cache_type=F16, context=2560, flash=True, model=None):
         p = xllamacpp.CommonParams()
-        p.model.path = model_path()
+        p.model.path = model or model_path()
         p.n_ctx, p.n_parallel = context, 1
         p.slot_save_path = os.path.join(directory, "")
         p.endpoint_slots = True

@@ -732,6 +732,31 @@ BUILDS = ("0.1.15", "0.2.4", "2026.4.8672", "2026.10.11549")
 STATES = os.path.join(HERE, "llama_states.py")
 
 
+def test_scaled_rope(bench):
+    """kvc knows the angles and the length of K that llama.cpp makes of scaled RoPE, by the model's file"""
+    try:
+        import scaled_rope
+    except ImportError as e:
+        raise Skip(f"no {e.name}") from None
+    for name, (arch, keys, table, angles, length) in scaled_rope.CASES.items():
+        model, slot, profile = bench.path("scaled.gguf"), bench.path("scaled.slot"), bench.path("scaled.kvcp")
+        scaled_rope.write(model, arch, keys, table)
+        with server.Server(bench.directory, model=model) as s:
+            s.fill(bench.tokens[:PROMPT])
+            s.save("scaled.slot")
+        with open(slot, "rb") as f:
+            read = ggsq.Slot(f.read())
+        k = read.values("k", 0, HEADS).transpose(1, 0, 2)
+        before = scaled_rope.keys_before_rope(read.tokens[: len(k)])
+        expected = scaled_rope.rotate(before, read.pos, angles) * length
+        assert relative(k, expected) < 0.01, f"{name}: llama.cpp's K is another"
+        bench.kvc("profile", "learn", "-q", "-f", f"--model={model}", "-o", profile, slot)
+        learnt = safetensors.numpy.load_file(profile)
+        worst_angle = np.abs(learnt["layers.0.rope"] / angles - 1).max()
+        assert worst_angle < 1e-6, f"{name}: angles differ by {worst_angle:.1e}"
+    return f"{len(scaled_rope.CASES)} kinds"
+
+
 def states(*args):
     """Runs llama_states.py in a process of its own, as a build's library cannot be unloaded; its stdout, or None."""
     done = subprocess.run([sys.executable, STATES, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)

@@ -316,6 +316,22 @@ static void test_yarn(void **state) {
         for (size_t s = 0; s < SHOWN; s++) assert_true(near(room[2 * s], cases[4].angle[s]));
         free(room);
     }
+    /* llama.cpp reads these keys for Mistral 3 alone */
+    const struct key ignored[] = {{"attention.head_count", 1, NULL},
+                                  {"attention.key_length", 2.0 * PAIRS, NULL},
+                                  {"rope.scaling.type", 0, "yarn"},
+                                  {"rope.scaling.factor", 8, NULL},
+                                  {"rope.scaling.original_context_length", 1024, NULL},
+                                  {"rope.scaling.yarn_beta_fast", 8, NULL},
+                                  {"rope.scaling.yarn_log_multiplier", 1, NULL},
+                                  {NULL, 0, NULL}};
+    double *own;
+    put_model("llama", ignored, NULL, 0, NULL, 0);
+    const struct kvc_rope_facts plain = angles(&own, KVC_LAYER_FULL, NULL);
+    assert_non_null(plain.angle);
+    assert_true(near(plain.length, 1.20794415));
+    for (size_t s = 0; s < SHOWN; s++) assert_true(near(own[2 * s], cases[5].angle[s]));
+    free(own);
     const struct key odd[] = {{"attention.head_count", 1, NULL},
                               {"attention.key_length", 2.0 * PAIRS, NULL},
                               {"rope.scaling.type", 0, "yarn"},
