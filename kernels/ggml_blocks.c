@@ -83,9 +83,13 @@ void kvc_iq4_nl_to_f32(float *dst, const uint8_t *src, size_t n) {
 
 enum { LARGE = KVC_GGML_LARGE };
 
+static unsigned bits(unsigned byte, unsigned from, unsigned mask) {
+    return byte >> from & mask;
+}
+
 /* Four values in two bits each: bits 2 p and 2 p + 1 of 32 bytes are part p of each half block. */
 static unsigned two_bits(const uint8_t *src, unsigned i) {
-    return src[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3u;
+    return bits(src[i / 128 * 32 + i % 32], i % 128 / 32 * 2, 3);
 }
 
 void kvc_q2_k_to_f32(float *dst, const uint8_t *src, size_t n) {
@@ -101,8 +105,8 @@ void kvc_q2_k_to_f32(float *dst, const uint8_t *src, size_t n) {
 
 /* Returns scale `part` of 16, 6 bits: the low four in bytes 0 to 7, the high two in 8 to 11. */
 static int q3_scale(const uint8_t *scales, unsigned part) {
-    const unsigned low = scales[part % 8] >> part / 8 * 4 & 15u,
-                   high = scales[8 + part % 4] >> part / 4 * 2 & 3u;
+    const unsigned low = bits(scales[part % 8], part / 8 * 4, 15),
+                   high = bits(scales[8 + part % 4], part / 4 * 2, 3);
     return (int)(low | high << 4) - 32;
 }
 
@@ -110,8 +114,9 @@ void kvc_q3_k_to_f32(float *dst, const uint8_t *src, size_t n) {
     for (size_t b = 0; b < n; b++, src += 110, dst += LARGE) {
         const float d = half_at(src + 108);
         for (unsigned i = 0; i < LARGE; i++) {
-            const int high = src[i % 32] >> i / 32 & 1, low = (int)two_bits(src + 32, i);
-            dst[i] = d * (float)q3_scale(src + 96, i / 16) * (float)(low - (high ? 0 : 4));
+            const int low = (int)two_bits(src + 32, i),
+                      least = bits(src[i % 32], i / 32, 1) ? 0 : 4;
+            dst[i] = d * (float)q3_scale(src + 96, i / 16) * (float)(low - least);
         }
     }
 }
@@ -120,8 +125,8 @@ void kvc_q3_k_to_f32(float *dst, const uint8_t *src, size_t n) {
  * and 4 to 7; of the last four in the halves of bytes 8 to 11, and the high bits of the former. */
 static void q4_scales(const uint8_t *scales, unsigned part, unsigned *scale, unsigned *minimum) {
     const uint8_t *first = scales + part % 4, *last = first + 8;
-    *scale = part < 4 ? first[0] & 63u : (*last & 15u) | (first[0] >> 6u) << 4;
-    *minimum = part < 4 ? first[4] & 63u : (*last >> 4 & 15u) | (first[4] >> 6u) << 4;
+    *scale = part < 4 ? first[0] & 63u : bits(*last, 0, 15) | bits(first[0], 6, 3) << 4;
+    *minimum = part < 4 ? first[4] & 63u : bits(*last, 4, 15) | bits(first[4], 6, 3) << 4;
 }
 
 /* q4_K and q5_K: the low four bits of parts 2 p and 2 p + 1 are the halves of 32 bytes; the fifth
@@ -134,8 +139,8 @@ static void large_with_minimum(float *dst, const uint8_t *src, const uint8_t *hi
         q4_scales(src + 4, part, &scale, &minimum);
         const float step = d * (float)scale, least = m * (float)minimum;
         for (unsigned j = 0; j < 32; j++) {
-            unsigned q = low[part / 2 * 32 + j] >> part % 2 * 4 & 15u;
-            if (high) q |= (high[j] >> part & 1u) << 4;
+            unsigned q = bits(low[part / 2 * 32 + j], part % 2 * 4, 15);
+            if (high) q |= bits(high[j], part, 1) << 4;
             dst[part * 32 + j] = step * (float)q - least;
         }
     }
@@ -155,7 +160,7 @@ void kvc_q6_k_to_f32(float *dst, const uint8_t *src, size_t n) {
     for (size_t b = 0; b < n; b++, src += 210, dst += LARGE) {
         const float d = half_at(src + 208);
         for (unsigned i = 0; i < LARGE; i++) {
-            const unsigned low = src[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15u;
+            const unsigned low = bits(src[i / 128 * 64 + i % 64], i % 128 / 64 * 4, 15);
             const int q = (int)(low | two_bits(src + 128, i) << 4) - 32;
             dst[i] = d * (float)(int8_t)src[192 + i / 16] * (float)q;
         }
@@ -166,8 +171,8 @@ void kvc_iq4_xs_to_f32(float *dst, const uint8_t *src, size_t n) {
     for (size_t b = 0; b < n; b++, src += 136, dst += LARGE) {
         const float d = half_at(src);
         for (unsigned part = 0; part < 8; part++) {
-            const unsigned low = src[4 + part / 2] >> part % 2 * 4 & 15u,
-                           high = src[2 + part / 4] >> part % 4 * 2 & 3u;
+            const unsigned low = bits(src[4 + part / 2], part % 2 * 4, 15),
+                           high = bits(src[2 + part / 4], part % 4 * 2, 3);
             const float step = d * (float)((int)(low | high << 4) - 32);
             const uint8_t *q = src + 8 + part * 16;
             for (unsigned j = 0; j < 16; j++) {

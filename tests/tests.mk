@@ -319,6 +319,17 @@ profile: all
 lossless-table: all
 	@PYTHON="$(PYTHON)" sh tests/quality/lossless.sh . samples/smollm2-135m-instruct-predict.kvcp
 
+## queries-table: how near estimated queries are to true ones, by the weights' type
+.PHONY: queries-table
+queries-table: $B/tests/quality/queries
+	@PYTHON="$(PYTHON)" sh tests/quality/queries.sh $B
+
+## estimated-table: KLDs by profiles learnt with true, estimated and no queries; QUALITY_MODEL: smollm2, gemma or FILE.gguf
+.PHONY: estimated-table
+estimated-table: all
+	@python=$$(PYTHON="$(PYTHON)" sh tests/quality/torch.sh $(filter gemma,$(QUALITY_MODEL))) && \
+	  "$$python" tests/quality/estimated.py --tools=. --model=$(QUALITY_MODEL)
+
 ## learnt-table: ratios and KLDs of slots of llama.cpp with a profile that kvc-pack learnt by itself, and without
 .PHONY: learnt-table
 learnt-table: all
