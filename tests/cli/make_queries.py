@@ -4,6 +4,7 @@
     make_queries.py [text=N] [TOKENS]
 
 Writes into the current folder: model/ (safetensors, config.json), model.gguf (LLaMA, pairs interleaved, as llama.cpp's converter leaves them),
+table.gguf (the same with another base of RoPE, and a table that makes up for it),
 noq/ (model/ without the matrix of queries), and of TOKENS tokens the caches `with` (K, V and queries of all tokens) and `without`
 (K and V), in f32, pairs in halves. 2 layers, 2 KV heads and 4 query heads of 16 channels, inputs of 72 channels."""
 import json
@@ -48,12 +49,12 @@ def interleaved(rows):
     return [rows[h + i // 2 + i % 2 * DIM // 2] for h in range(0, len(rows), DIM) for i in range(DIM)]
 
 
-def write_gguf(path, arrays):
+def write_gguf(path, arrays, theta=THETA):
     def text(s):
         return struct.pack("<Q", len(s)) + s.encode()
     counts = {"block_count": LAYERS, "attention.head_count": QUERY, "attention.head_count_kv": KV, "embedding_length": IN,
               "attention.key_length": DIM, "attention.value_length": DIM, "rope.dimension_count": DIM}
-    numbers = {"rope.freq_base": THETA, "attention.layer_norm_rms_epsilon": 1e-5}
+    numbers = {"rope.freq_base": theta, "attention.layer_norm_rms_epsilon": 1e-5}
     out = struct.pack("<IIQQ", 0x46554747, 3, len(arrays), 1 + len(counts) + len(numbers))
     out += text("general.architecture") + struct.pack("<I", 8) + text("llama")
     out += b"".join(text("llama." + k) + struct.pack("<II", 4, v) for k, v in counts.items())
@@ -116,3 +117,5 @@ for folder in "model", "noq":
         json.dump({"model_type": "llama", "num_hidden_layers": LAYERS, "num_attention_heads": QUERY, "num_key_value_heads": KV,
                    "head_dim": DIM, "hidden_size": IN, "rope_theta": THETA, "rms_norm_eps": 1e-5}, f)
 write_gguf("model.gguf", gguf)
+table = [(THETA / 100) ** (2 * i / DIM) for i in range(DIM // 2)]
+write_gguf("table.gguf", {**gguf, "rope_freqs.weight": ([DIM // 2], table)}, 100)
