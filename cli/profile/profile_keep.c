@@ -36,8 +36,8 @@ static void say_missing(const char *path, const struct kvc_learning_info *info) 
                  "costs about as much again",
                  path);
     if (!info->knows_rope)
-        cli_warn("%s: made of K behind RoPE, as its base or pairing is unknown (--model tells): K "
-                 "takes about 40 %% more",
+        cli_warn("%s: made of K behind RoPE, as its base, scaling or pairing is unknown (--model "
+                 "tells): K takes about 40 %% more",
                  path);
 }
 
