@@ -113,6 +113,8 @@ static void gguf_rope(struct gguf_facts *f, struct kvc_model *m) {
     const char *type = kvc_gguf_text(f->g, arch_key(f, "rope.scaling.type"), &size);
     if (type && !(size == 4 && memcmp(type, "none", 4) == 0))
         copy_text(m->rope_type, sizeof m->rope_type, type, size);
+    else if (!type && kvc_gguf_has_tensor(f->g, "rope_factors_long.weight"))
+        snprintf(m->rope_type, sizeof m->rope_type, "longrope"); /* it alone tells so */
     else if (!type && kvc_gguf_has_tensor(f->g, "rope_freqs.weight"))
         /* A table changes the frequencies. Its formula is known for the llama family alone. */
         snprintf(m->rope_type, sizeof m->rope_type, "%s",

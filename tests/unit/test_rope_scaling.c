@@ -277,6 +277,8 @@ static void test_bad_tables(void **state) {
                {"rope_freqs.weight", 0, PAIRS, NAN},      {"rope_freqs.weight", 0, PAIRS, 1e-6f},
                {"rope_factors_long.weight", 0, PAIRS, 2}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const int of_two = strcmp(bad[i].name, "rope_freqs.weight") != 0;
+        static struct kvc_model m;
         float freqs[PAIRS];
         double *room;
         for (size_t p = 0; p < PAIRS; p++) freqs[p] = 1;
@@ -284,6 +286,9 @@ static void test_bad_tables(void **state) {
         put_model("llama", llama, bad[i].name, bad[i].type, freqs, bad[i].n);
         if (angles(&room, KVC_LAYER_FULL, NULL).angle) fail_msg("case %zu has angles", i);
         assert_null(room);
+        /* the metadata say it too: without the weights, nobody takes the default angles */
+        assert_int_equal(kvc_model_read(in_folder("m.gguf"), 0, &m, NULL), 0);
+        assert_string_equal(m.rope_type, of_two ? "longrope" : "llama3");
     }
     drop_file("m.gguf");
 }
