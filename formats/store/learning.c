@@ -518,9 +518,13 @@ static struct kvc_workers *learner_of(struct kvc_store *s) {
 /* Notes that tokens were put. Returns 1 if the store is to be looked at now. */
 static int is_due(struct kvc_learn *x, uint64_t tokens) {
     pthread_mutex_lock(&x->lock);
+    const int packed = atomic_load(&x->packed) != NULL;
     x->fresh += tokens;
-    const int more = !atomic_load(&x->packed) && x->fresh >= x->every,
-              due = !x->runs && (more || !x->has_run);
+    if (packed && tokens) { /* by a put that had begun before there was a profile */
+        atomic_store(&x->has_unpacked, 1);
+        x->has_run = 0;
+    }
+    const int due = !x->runs && (!x->has_run || (!packed && x->fresh >= x->every));
     if (due) x->fresh = 0;
     x->runs |= due;
     pthread_mutex_unlock(&x->lock);

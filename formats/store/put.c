@@ -35,9 +35,10 @@ struct put_job {
     const int32_t *tokens;
     uint8_t *keys;
     struct kvc_object *object;
-    size_t n;       /* chunks */
-    uint64_t whole; /* tokens of a cache that cannot be cut; 0: it is cut into chunks */
-    uint64_t bytes; /* that it counts in the queue */
+    size_t n;        /* chunks */
+    uint64_t taught; /* tokens that were put losslessly, for a profile to be learnt from */
+    uint64_t whole;  /* tokens of a cache that cannot be cut; 0: it is cut into chunks */
+    uint64_t bytes;  /* that it counts in the queue */
     struct kvc_error error;
     int status, waits;
     size_t missing[KVC_MAX_TIERS]; /* the first chunk that a tier lacks, or LOST */
@@ -402,6 +403,10 @@ static int put_to_namespace(struct put_job *job, struct kvc_error *e) {
     return put_chunks(job, e);
 }
 
+static uint64_t tokens_of(const struct put_job *job) {
+    return job->whole ? job->whole : job->n * job->asked->chunk;
+}
+
 /* Puts a cache to the namespace of the caller. */
 static int put_as_asked(struct put_job *job, struct kvc_error *e) {
     kvc_store_namespace_close(job->ns);
@@ -418,15 +423,14 @@ static int put_as_asked(struct put_job *job, struct kvc_error *e) {
  * where there is none, or the cache does not fit it, to that of the caller. */
 static int run_put(struct put_job *job, struct kvc_error *e) {
     kvc_learn_look(job->asked, job->file, 1);
-    if (!(job->ns = kvc_learnt_namespace(job->asked))) return put_as_asked(job, e);
+    if (!(job->ns = kvc_learnt_namespace(job->asked))) {
+        job->taught = tokens_of(job);
+        return put_as_asked(job, e);
+    }
     const int status = put_to_namespace(job, e);
     if (!status || e->code != KVC_ERR_MODEL) return status;
     kvc_learn_refused(job->asked);
     return put_as_asked(job, e);
-}
-
-static uint64_t tokens_of(const struct put_job *job) {
-    return job->whole ? job->whole : job->n * job->asked->chunk;
 }
 
 static void drop_job(struct put_job *job) {
@@ -450,8 +454,7 @@ static void put_run(struct kvc_task *task) {
     const int status = job->asked->store->closing
                            ? kvc_fail(&job->error, KVC_ERR_IO, "the store is being closed")
                            : run_put(job, &job->error);
-    if (!status)
-        kvc_learn_note(job->asked, job->ns == job->asked ? tokens_of(job) : 0, job->options.wait);
+    if (!status) kvc_learn_note(job->asked, job->taught, job->options.wait);
     kvc_file_close(job->given); /* it reads from what the caller may close then */
     job->given = NULL;
     if (job->options.done) job->options.done(job->options.state, !status);
