@@ -1,6 +1,7 @@
 """kvc-llama-proxy in front of a stand-in for llama-server: hits, streams, slots, the program."""
 
 import contextlib
+import ctypes
 import http.client
 import io
 import json
@@ -283,8 +284,8 @@ class TestParts(Case):
 
 
 class TestProgram(ProxyCase):
-    def test_program(self):
-        """The program by its module, ended by SIGTERM: what was asked for is stored."""
+    def start(self):
+        """Starts the program by its module, and waits until it serves."""
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
@@ -295,6 +296,27 @@ class TestProgram(ProxyCase):
         self.addCleanup(program.kill)
         self.assertIn(f"127.0.0.1:{port} in front of", program.stderr.readline())
         self.assertIn("namespace", program.stderr.readline())
+        return program, port
+
+    def test_signal_of_a_thread(self):
+        """A signal that the system gives to another thread than the main one ends the program too."""
+        tgkill = {"x86_64": 234, "aarch64": 131}.get(os.uname().machine)
+        if tgkill is None:
+            self.skipTest("no number of tgkill")
+        program, _ = self.start()
+        for thread in os.listdir(f"/proc/{program.pid}/task"):
+            status = Path(f"/proc/{program.pid}/task/{thread}/status").read_text()
+            blocked = int(status.split("SigBlk:")[1].split()[0], 16) >> (signal.SIGTERM - 1) & 1
+            if int(thread) != program.pid and not blocked:
+                self.assertEqual(ctypes.CDLL(None).syscall(tgkill, program.pid, int(thread), int(signal.SIGTERM)), 0)
+                break
+        else:
+            self.fail("all threads but one block the signal")
+        self.assertEqual((program.wait(30), program.stderr.read()), (0, ""))
+
+    def test_program(self):
+        """The program, ended by SIGTERM: what was asked for is stored."""
+        program, port = self.start()
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         connection.request("POST", "/completion", json.dumps({"prompt": LONG}))
         connection.getresponse().read()

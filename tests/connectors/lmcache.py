@@ -238,13 +238,13 @@ def check_damage(folder, chunks):
 
 
 def check_lossy(folder, chunks):
-    lossy = kvc_adapter(f"dir:{folder / 'lossy'}", recipe="near-lossless")
+    lossy = kvc_adapter(f"dir:{folder / 'lossy'}", recipe="kivi4")
     store(lossy, chunks, lambda: len(objects(folder / "lossy", ".named")) == len(chunks.keys))
     load(kvc_adapter(f"dir:{folder / 'lossy'}"), chunks, 0)
     took = load(lossy, chunks, len(chunks.keys), exact=False)[1]
     size = sum(p.stat().st_size for p in objects(folder / "lossy", ".named"))
     print("ok: lossy chunks load, and who asks for exact ones does not find them")
-    print(f"figure: near-lossless without a profile: ratio {chunks.bytes / size:.2f}, prefetch {took:.3f} s")
+    print(f"figure: kivi4: ratio {chunks.bytes / size:.2f}, prefetch {took:.3f} s")
 
 
 def check_failures(folder, chunks):

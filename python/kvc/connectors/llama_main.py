@@ -16,6 +16,7 @@ from .llama_model import Off, Prefixes
 from .llama_proxy import Proxy
 from .llama_slots import SlotFolder, Slots
 
+_LOOK = 0.5  # seconds between looks for a signal
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -112,7 +113,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     threading.Thread(target=front.serve_forever, daemon=True).start()
     proxy.say(f"{o.listen} in front of {o.server}")
     look_ahead(proxy)
-    ended.wait()
+    while not ended.wait(_LOOK):  # the system may give a signal to another thread, which does not wake this one
+        pass
     front.shutdown()
     front.server_close()
     proxy.finish(o.grace)
