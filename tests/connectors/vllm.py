@@ -152,7 +152,7 @@ class Checks:
 
     def check_lossy(self):
         store = self.saved()
-        lossy = connector(store, recipe="near-lossless")
+        lossy = connector(store, recipe="kivi4")
         self.expect(self.run(lossy), 0, "a lossy recipe is a namespace of its own")
         warm = self.run(lossy)
         assert warm.outputs[0].cached == 512 and len(warm.outputs[0].tokens) == 8, warm.outputs

@@ -100,7 +100,7 @@ class Test:
         os.unlink(paths[0])
         own, store = counters(self.run(kv, "a chunk that the index knows is gone"))
         assert own["not_loaded"] == 1, own
-        own, _ = counters(self.run(tier(self.levels("split"), recipe="near-lossless"), "lossless chunks are not those of a lossy recipe", 0))
+        own, _ = counters(self.run(tier(self.levels("split"), recipe="kivi4"), "lossless chunks are not those of a lossy recipe", 0))
         assert own["hits"] == 0, own
         own, _ = counters(self.run(tier(f"dir:{self.folder / 'small'}?max-size=100K&min-free=0"), "a store that is too small"))
         assert own["not_stored"] > 0, own
@@ -108,12 +108,12 @@ class Test:
         assert own["stored"] == own["hits"] == 0 < own["not_stored"], own
 
     def lossy(self):
-        kv = tier(self.levels("lossy"), recipe="near-lossless")
+        kv = tier(self.levels("lossy"), recipe="kivi4")
         run(self.model, [Prompt(self.prompt, NEW)], kv)
         out = run(self.model, [Prompt(self.prompt, NEW)], kv).outputs[0]
         same = sum(a == b for a, b in zip(out.tokens, self.tokens))
         assert out.cached == self.whole and same >= NEW // 2, (out, self.tokens)
-        print(f"ok: near-lossless: {out.cached} tokens from {stored_bytes(self.folder / 'lossy')} bytes, {same} of {NEW} tokens the same", flush=True)
+        print(f"ok: kivi4: {out.cached} tokens from {stored_bytes(self.folder / 'lossy')} bytes, {same} of {NEW} tokens the same", flush=True)
 
 
 def main():
