@@ -43,24 +43,6 @@ static int learn_from(struct kvc_learning *l, const struct cli_learn_from *from,
     return status;
 }
 
-static int write_to_stream(void *state, const void *data, size_t n) {
-    return fwrite(data, 1, n, state) != n;
-}
-
-/* Opens the profile that was learnt: what a reader would refuse is no profile. */
-static struct kvc_profile *finish(struct kvc_learning *l, struct kvc_error *e) {
-    struct kvc_profile *p = NULL;
-    char *data = NULL;
-    size_t n = 0;
-    FILE *out = open_memstream(&data, &n);
-    int status = out ? kvc_learning_write(l, write_to_stream, out, e) : -1;
-    if (out && fclose(out) && !status) status = cli_no_memory(e, "a profile");
-    if (!out) cli_no_memory(e, "a profile");
-    if (!status) p = kvc_shared_profile_open_memory(data, n, e);
-    free(data);
-    return p;
-}
-
 /* Says where queries came from that no file had. A profile that is extended keeps its own. */
 static void say_queries(const struct kvc_learning_info *info) {
     if (info->estimated) cli_warn("queries estimated from K, V and the weights");
@@ -77,7 +59,7 @@ struct kvc_profile *cli_learn(const struct cli_learn_from *from,
         if (from->progress && from->progress->on) cli_progress_show(from->progress, i, from->n);
         status = learn_from(l, from, from->path[i], e);
     }
-    if (!status) p = finish(l, e);
+    if (!status) p = kvc_learning_profile(l, e);
     if (p) kvc_learning_describe(l, info);
     if (p && !how->base && !from->input->quiet) say_queries(info);
     info->not_estimated = ""; /* the text is the learning's */

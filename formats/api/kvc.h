@@ -846,6 +846,8 @@ KVC_API int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, s
 /* Writes the profile. */
 KVC_API int kvc_learning_write(struct kvc_learning *l, kvc_write_fn *write, void *state,
                                struct kvc_error *e);
+/* Opens the profile, as from its bytes: what a reader would refuse is no profile. */
+KVC_API struct kvc_profile *kvc_learning_profile(struct kvc_learning *l, struct kvc_error *e);
 struct kvc_learning_info {
     size_t size;     /* of this struct; set by the caller */
     int has_queries; /* of every layer; without, files come out larger */

@@ -271,6 +271,17 @@ int kvc_learning_write(struct kvc_learning *l, kvc_write_fn *write, void *state,
     return kvc_learner_write(l->learner, &sink, e);
 }
 
+struct kvc_profile *kvc_learning_profile(struct kvc_learning *l, struct kvc_error *e) {
+    if (KVC_NULL(e, l)) return NULL;
+    struct kvc_buffer bytes = {0};
+    struct kvc_sink sink = kvc_sink_buffer(&bytes);
+    struct kvc_profile *p = kvc_learner_write(l->learner, &sink, e)
+                                ? NULL
+                                : kvc_profile_open_memory(bytes.data, bytes.n, e);
+    free(bytes.data);
+    return p;
+}
+
 int kvc_learning_describe(const struct kvc_learning *l, struct kvc_learning_info *info) {
     const struct kvc_learning_info own = {.has_queries = kvc_learner_has_queries(l->learner),
                                           .knows_rope = kvc_learner_knows_rope(l->learner),

@@ -465,6 +465,12 @@ int kvc_store_count(struct kvc_store *s, unsigned tier, const struct kvc_object 
     return status;
 }
 
+int kvc_store_has(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
+                  kvc_instant deadline) {
+    size_t found = 0;
+    return !kvc_store_count(s, tier, o, 1, deadline, &found, NULL) && found;
+}
+
 /* --- bad objects --- */
 
 #define BAD_TIME 60000000 /* a bad key counts as missing */

@@ -221,6 +221,9 @@ int kvc_store_put_counted(struct kvc_store *s, unsigned tier, const struct kvc_o
  */
 int kvc_store_count(struct kvc_store *s, unsigned tier, const struct kvc_object *o, size_t n,
                     kvc_instant deadline, size_t *found, struct kvc_error *e);
+/* Returns 1 if a tier has an object. */
+int kvc_store_has(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
+                  kvc_instant deadline);
 
 /* --- bad objects --- */
 

@@ -44,16 +44,9 @@ struct prompt {
     /* of its chunks, and of a cache that cannot be cut, with number `chunks`; sorted by key */
     struct kvc_listed *name;
     struct kvc_list own, others;
-    unsigned tier; /* that is listed or read now */
-    int failed, cancelled;
+    int cancelled;
     uint64_t read, total; /* bytes of others */
 };
-
-static int by_key(const void *a, const void *b) {
-    const struct kvc_listed *x = a, *y = b;
-    const int order = memcmp(x->object.key, y->object.key, sizeof x->object.key);
-    return order ? order : x->tier < y->tier ? -1 : x->tier > y->tier;
-}
 
 static int from_last(const void *a, const void *b) {
     const uint64_t x = ((const struct kvc_listed *)a)->number,
@@ -74,31 +67,27 @@ static int name_objects(struct prompt *p, struct kvc_error *e) {
                           : kvc_whole_object(p->ns, p->keys, last, &p->name[i].object, e))
             return -1;
     }
-    qsort(p->name, p->chunks + 1, sizeof *p->name, by_key);
+    qsort(p->name, p->chunks + 1, sizeof *p->name, kvc_listed_by_key);
     return 0;
 }
 
 /* Notes an object of the prompt, or another chunk of the namespace. */
-static int sort_out(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
-    struct prompt *p = state;
-    struct kvc_listed item = {.object = *o, .bytes = size};
-    (void)used;
-    const struct kvc_listed *own = bsearch(&item, p->name, p->chunks + 1, sizeof *p->name, by_key);
-    item.tier = p->tier;
+static int sort_out(struct prompt *p, struct kvc_listed item) {
+    const struct kvc_listed key = {.object = item.object}; /* names are of no tier */
+    const struct kvc_listed *own = bsearch(&key, p->name, p->chunks + 1, sizeof *p->name,
+                                           kvc_listed_by_key);
     if (own) item.number = own->number;
-    if (own) p->failed = kvc_list_add(&p->own, &item);
-    else if (o->kind == KVC_OBJECT_CHUNK) p->failed = kvc_list_add(&p->others, &item);
-    return p->failed;
+    if (own) return kvc_list_add(&p->own, &item);
+    return item.object.kind == KVC_OBJECT_CHUNK ? kvc_list_add(&p->others, &item) : 0;
 }
 
 static int list_all(struct prompt *p, struct kvc_error *e) {
-    struct kvc_store *s = p->ns->store;
-    for (p->tier = 0; p->tier < s->n_tiers; p->tier++) {
-        struct kvc_tier *l = s->tier[p->tier].tier;
-        if (l->ops->walk(l, p->ns->hash, sort_out, p, e)) return -1;
-        if (p->failed) return kvc_fail_memory(e, "a list of objects");
-    }
-    return 0;
+    struct kvc_list all = {.n = 0};
+    int status = kvc_list_namespace(p->ns, &all, e);
+    for (size_t i = 0; i < all.n && !status; i++)
+        if (sort_out(p, all.item[i])) status = kvc_fail_memory(e, "a list of objects");
+    free(all.item);
+    return status;
 }
 
 /* Notes after which chunk of the prompt another chunk goes on, if it does. */
@@ -142,7 +131,7 @@ static int drop_take(void *state, size_t i, void *data, size_t size, const struc
 static void drop_doubles(struct prompt *p) {
     struct kvc_list *x = &p->others;
     size_t n = 0;
-    if (x->n) qsort(x->item, x->n, sizeof *x->item, by_key);
+    if (x->n) qsort(x->item, x->n, sizeof *x->item, kvc_listed_by_key);
     for (size_t i = 0; i < x->n; i++) {
         if (n && memcmp(x->item[n - 1].object.key, x->item[i].object.key, KVC_OBJECT_KEY) == 0)
             continue;
@@ -158,11 +147,11 @@ static int read_others(struct prompt *p, struct kvc_error *e) {
     struct kvc_object o[AT_ONCE];
     struct reading r = {.p = p, .object = o};
     drop_doubles(p);
-    for (p->tier = 0; p->tier < s->n_tiers; p->tier++) {
-        struct kvc_tier *l = s->tier[p->tier].tier;
+    for (unsigned tier = 0; tier < s->n_tiers; tier++) {
+        struct kvc_tier *l = s->tier[tier].tier;
         size_t n = 0;
         for (size_t i = 0; i < p->others.n && p->kept < p->chunks; i++) {
-            if (p->others.item[i].tier == p->tier) o[n++] = p->others.item[i].object;
+            if (p->others.item[i].tier == tier) o[n++] = p->others.item[i].object;
             if (!n || (n < AT_ONCE && i + 1 < p->others.n)) continue;
             if (l->ops->get(l, o, n, kvc_now() + REMOVING, drop_take, &r, e)) return -1;
             if (p->cancelled) return kvc_fail(e, KVC_ERR_IO, "cancelled by the caller");

@@ -7,7 +7,6 @@
 #include "formats/api/kvc_inspect.h"
 #include "formats/api/sized.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -147,12 +146,6 @@ struct learning {
     uint64_t tokens;         /* of those that were read */
 };
 
-static int by_key(const void *a, const void *b) {
-    const struct kvc_listed *x = a, *y = b;
-    const int order = memcmp(x->object.key, y->object.key, sizeof x->object.key);
-    return order ? order : (x->tier > y->tier) - (x->tier < y->tier);
-}
-
 /* Lists the caches, of which keys give no order: the first ones are a sample of all. */
 static int list_caches(struct learning *l, struct kvc_error *e) {
     struct kvc_list *list = &l->list;
@@ -161,7 +154,7 @@ static int list_caches(struct learning *l, struct kvc_error *e) {
     for (size_t i = 0; i < list->n; i++)
         if (kvc_object_is_cache(list->item[i].object.kind)) list->item[n++] = list->item[i];
     list->n = n;
-    if (n) qsort(list->item, n, sizeof *list->item, by_key);
+    if (n) qsort(list->item, n, sizeof *list->item, kvc_listed_by_key);
     return 0;
 }
 
@@ -232,23 +225,6 @@ static int are_enough(struct learning *l) {
 
 /* --- learning --- */
 
-static int append(void *state, const void *data, size_t n) {
-    return fwrite(data, 1, n, state) != n;
-}
-
-/* Opens what was learnt. */
-static struct kvc_profile *finish(struct kvc_learning *learning, struct kvc_error *e) {
-    struct kvc_profile *p = NULL;
-    char *data = NULL;
-    size_t n = 0;
-    FILE *out = open_memstream(&data, &n);
-    int status = out ? kvc_learning_write(learning, append, out, e) : kvc_fail_memory(e, "memory");
-    if (out && fclose(out) && !status) status = kvc_fail_memory(e, "a profile");
-    if (!status) p = kvc_shared_profile_open_memory(data, n, e);
-    free(data);
-    return p;
-}
-
 /* Adds the caches from item i on. */
 static int add_caches(struct learning *l, struct kvc_learning *learning, size_t i,
                       struct kvc_error *e) {
@@ -275,7 +251,7 @@ static struct kvc_profile *learn_without(struct learning *l, size_t i, const str
                                             .recipe = l->ns->recipe};
     struct kvc_learning *learning = kvc_learning_start(&how, e);
     int status = learning ? add_caches(l, learning, i + same_object(&l->list, i), e) : -1;
-    struct kvc_profile *p = status ? NULL : finish(learning, e);
+    struct kvc_profile *p = status ? NULL : kvc_learning_profile(learning, e);
     kvc_learning_free(learning);
     const char *fit = p ? kvc_shared_profile_fit(p, test, &packs) : "good";
     if (strcmp(fit, "good") == 0) return p;
@@ -350,12 +326,6 @@ static struct kvc_bytes *pack_anew(const struct kvc_store_namespace *ns, const s
     return NULL;
 }
 
-/* Returns 1 if a tier has an object. */
-static int is_there(struct kvc_store *s, unsigned tier, const struct kvc_object *o) {
-    size_t found = 0;
-    return !kvc_store_count(s, tier, o, 1, kvc_now() + KVC_OBJECT_TIME, &found, NULL) && found;
-}
-
 /* Writes a packed cache to the tier of an item, and has it live and stay as long as the item. */
 static int put_twin(struct kvc_store *s, const struct kvc_listed *item, const struct kvc_object *o,
                     const struct kvc_object *parent, struct kvc_bytes *bytes) {
@@ -384,7 +354,7 @@ static int move_cache(struct learning *l, const struct kvc_store_namespace *pack
     int has_parent = 0,
         status = f ? name_twin(packed, item->object.kind, f, o, &parent, &has_parent) : -1;
     for (size_t i = 0; i < n && !status; i++) {
-        if (is_there(s, item[i].tier, o)) continue;
+        if (kvc_store_has(s, item[i].tier, o, kvc_now() + KVC_OBJECT_TIME)) continue;
         if (!bytes && !(bytes = pack_anew(packed, f, o))) status = -1;
         if (!status) status = put_twin(s, &item[i], o, has_parent ? &parent : NULL, bytes);
     }
@@ -397,7 +367,7 @@ static int move_cache(struct learning *l, const struct kvc_store_namespace *pack
 static int by_position(const void *a, const void *b) {
     const struct kvc_listed *x = a, *y = b;
     return x->number != y->number ? (x->number > y->number) - (x->number < y->number)
-                                  : by_key(a, b);
+                                  : kvc_listed_by_key(a, b);
 }
 
 /* Puts chunks in the order in which they go on; what cannot be read counts as the last. */

@@ -5,9 +5,16 @@
 #include "codecs/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define BATCH 1000         /* objects that one call removes */
 #define REMOVING 600000000 /* microseconds of a call */
+
+int kvc_listed_by_key(const void *a, const void *b) {
+    const struct kvc_listed *x = a, *y = b;
+    const int order = memcmp(x->object.key, y->object.key, sizeof x->object.key);
+    return order ? order : (x->tier > y->tier) - (x->tier < y->tier);
+}
 
 int kvc_list_add(struct kvc_list *x, const struct kvc_listed *item) {
     struct kvc_listed *more = kvc_room_for_one(x->item, x->n, sizeof *more);

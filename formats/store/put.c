@@ -215,14 +215,6 @@ static struct kvc_bytes *read_back(struct put_job *job, size_t i) {
     return NULL;
 }
 
-/* Returns 1 if a tier has chunk i. */
-static int is_there(const struct put_job *job, unsigned l, size_t i) {
-    size_t found = 0;
-    return !kvc_store_count(job->ns->store, l, &job->object[i], 1, kvc_now() + PUT_TIME, &found,
-                            NULL) &&
-           found;
-}
-
 /* Writes chunk i to a tier. Sets *mine to 1 if it was not there. -1: the chunk cannot be packed. */
 static int put_back(struct put_job *job, unsigned l, size_t i, uint8_t *mine, struct kvc_error *e) {
     struct kvc_bytes *bytes = read_back(job, i);
@@ -254,7 +246,7 @@ static int put_range(struct put_job *job, unsigned l, size_t from, int holes, ui
     int status = 0;
     for (size_t i = job->n;
          i-- > from && !status && job->missing[l] != LOST && !job->ns->store->closing;) {
-        if (is_there(job, l, i)) holes = 0;
+        if (kvc_store_has(job->ns->store, l, &job->object[i], kvc_now() + PUT_TIME)) holes = 0;
         else if (!holes) status = put_back(job, l, i, &mine[i], e);
     }
     return status;

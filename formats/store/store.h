@@ -198,6 +198,8 @@ struct kvc_list {
     struct kvc_listed *item;
     size_t n;
 };
+/* Orders items by key and tier, as qsort() asks. */
+int kvc_listed_by_key(const void *a, const void *b);
 /* Appends an item. -1: there is no memory. */
 int kvc_list_add(struct kvc_list *x, const struct kvc_listed *item);
 /* Appends what all tiers have of a namespace. */

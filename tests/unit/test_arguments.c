@@ -138,6 +138,7 @@ static void writing(void **state) {
     FAILS("f", kvc_learning_add(l, NULL, e));
     FAILS("l", kvc_learning_write(NULL, write_nowhere, NULL, e));
     FAILS("write", kvc_learning_write(l, NULL, NULL, e));
+    NOTHING("l", kvc_learning_profile(NULL, e));
     kvc_learning_free(l);
     /* with the file's name before it */
     assert_int_equal(kvc_file_pack(f, NULL, NULL, NULL, e), -1);
