@@ -116,19 +116,24 @@ class TestFiles(Case):
             ids = prompt(100)
             self.assertTrue(torch.equal(generate(model, ids, cut).sequences, generate(model, ids).sequences))
 
+    def save_again(self, path, model, more):
+        """Loads a file, goes on with more tokens, and saves it with the file as its base. Returns the cache, the rows that were loaded, and
+        the new file."""
+        cache, new = kvc.load(path), path + ".kvc"
+        due = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
+        if more.numel():
+            cache_of(model, more, cache)
+        with kvc.open(path) as old:
+            kvc.save(cache, new, model=model, base=old)
+        return cache, due, new
+
     def test_again(self):
         """Saved with loss and loaded again and again, and continued in between, rows stay as they came out first."""
         ids, path, end = prompt(400), self.path("0.kvc"), 250
         model = llama().to(torch.bfloat16)
         kvc.save(cache_of(model, ids[:, :end]), path, model=model, recipe="small")
-        for i, more in enumerate((0, 3, 40, 0, 100)):
-            cache = kvc.load(path)
-            due = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
-            if more:
-                cache_of(model, ids[:, end:end + more], cache)
-            with kvc.open(path) as old:
-                path = self.path(f"{i + 1}.kvc")
-                kvc.save(cache, path, model=model, base=old)
+        for more in (0, 3, 40, 0, 100):
+            cache, due, path = self.save_again(path, model, ids[:, end:end + more])
             for (k, v), layer in zip(due, kvc.load(path).layers):
                 self.assertTrue(torch.equal(k, layer.keys[:, :, :end]) and torch.equal(v, layer.values[:, :, :end]))
             end += more
@@ -142,14 +147,8 @@ class TestFiles(Case):
         """Rows that are left in windows, which move on, stay as they came out first."""
         model, path, ids, end = gemma().to(torch.bfloat16), self.path("0.kvc"), prompt(200), 90
         kvc.save(cache_of(model, ids[:, :end]), path, model=model, recipe="small")
-        for i, more in enumerate((0, 1, 7, 0, 20, 40)):
-            cache = kvc.load(path)
-            due = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
-            if more:
-                cache_of(model, ids[:, end:end + more], cache)
-            with kvc.open(path) as old:
-                path = self.path(f"{i + 1}.kvc")
-                kvc.save(cache, path, model=model, base=old)
+        for more in (0, 1, 7, 0, 20, 40):
+            _, due, path = self.save_again(path, model, ids[:, end:end + more])
             end += more
             for (k, v), layer in zip(due, kvc.load(path).layers):
                 gone = k.shape[2] + more - layer.keys.shape[2]
