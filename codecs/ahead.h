@@ -30,10 +30,11 @@ struct kvc_ahead_matrix {
 struct kvc_ahead {
     const void *owner;
     size_t tile; /* Hadamard tile by which the tensor's rows are rotated; 0: none */
-    /* Predicts rows of the tensor, K before RoPE and without Hadamard rotation, as
-     * dst[n_rows][channels of a row]. `from`: the n tensors to predict from. */
-    int (*rows)(const struct kvc_ahead *x, const uint32_t *from, size_t n, const uint64_t *row,
-                size_t n_rows, float *dst, struct kvc_error *e);
+    /* Returns predictions of rows of the tensor, K before RoPE and without Hadamard rotation, as
+     * [n_rows][channels of a row], which the caller frees; NULL: *e. `from`: the n tensors to
+     * predict from. */
+    float *(*rows)(const struct kvc_ahead *x, const uint32_t *from, size_t n, const uint64_t *row,
+                   size_t n_rows, struct kvc_error *e);
     /* Finds the matrix of such a prediction. It lives as long as the profile. */
     int (*matrix)(const struct kvc_ahead *x, const uint32_t *from, size_t n,
                   struct kvc_ahead_matrix *to, struct kvc_error *e);

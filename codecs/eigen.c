@@ -287,6 +287,27 @@ static void take_scaled(double *restrict y, const double *restrict x, double s, 
     for (size_t i = 0; i < n; i++) y[i] -= s * x[i];
 }
 
+/* Takes four rows away, one after the other: x[r * stride + i] times s[r * step]. Each y[i] is
+ * loaded once for the four. */
+static void take_four(double *restrict y, const double *restrict x, size_t stride, const double *s,
+                      size_t step, size_t n) {
+    const double *restrict a = x, *restrict b = a + stride, *restrict c = b + stride,
+                           *restrict d = c + stride;
+    const double p = s[0], q = s[step], r = s[2 * step], t = s[3 * step];
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) /* a number that compilers make vectors of */
+        for (size_t j = i; j < i + 8; j++) y[j] = y[j] - p * a[j] - q * b[j] - r * c[j] - t * d[j];
+    for (; i < n; i++) y[i] = y[i] - p * a[i] - q * b[i] - r * c[i] - t * d[i];
+}
+
+/* Takes `rows` rows away, in their order. */
+static void take_rows(double *restrict y, const double *restrict x, size_t stride, const double *s,
+                      size_t step, size_t rows, size_t n) {
+    for (; rows >= 4; rows -= 4, x += 4 * stride, s += 4 * step)
+        take_four(y, x, stride, s, step, n);
+    for (; rows; rows--, x += stride, s += step) take_scaled(y, x, *s, n);
+}
+
 int kvc_invert(double *a, size_t n, struct kvc_error *e) {
     double *room = kvc_alloc(2 * n, n * sizeof *room);
     if (!room) return kvc_fail_memory(e, "an inverse");
@@ -343,16 +364,20 @@ enum { ROWS_AT_ONCE = 32, COLUMNS_AT_ONCE = 64 }; /* what the caches hold */
 static int eliminate(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {
     for (size_t first = 0, end; first < n; first = end) {
         end = n - first < ROWS_AT_ONCE ? n : first + ROWS_AT_ONCE;
-        for (size_t k = 0; k < end; k++) {
-            double *row = a + k * n, *right = b + k * m;
-            if (k >= first) {
-                if (!(row[k] > 0))
-                    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a matrix is not positive definite");
-                const double root = sqrt(row[k]);
-                divide(row + k, root, n - k);
-                divide(right, root, m);
+        for (size_t k = 0; k < first; k += ROWS_AT_ONCE)
+            for (size_t i = first; i < end; i++) {
+                const double *factor = a + k * n + i;
+                take_rows(a + i * n + i, factor, n, factor, n, ROWS_AT_ONCE, n - i);
+                take_rows(b + i * m, b + k * m, m, factor, n, ROWS_AT_ONCE, m);
             }
-            for (size_t i = k < first ? first : k + 1; i < end; i++) {
+        for (size_t k = first; k < end; k++) {
+            double *row = a + k * n, *right = b + k * m;
+            if (!(row[k] > 0))
+                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a matrix is not positive definite");
+            const double root = sqrt(row[k]);
+            divide(row + k, root, n - k);
+            divide(right, root, m);
+            for (size_t i = k + 1; i < end; i++) {
                 take_scaled(a + i * n + i, row + i, row[i], n - i);
                 take_scaled(b + i * m, right, row[i], m);
             }
@@ -367,8 +392,7 @@ int kvc_solve_symmetric(double *a, size_t n, double *b, size_t m, struct kvc_err
         const size_t width = m - c < COLUMNS_AT_ONCE ? m - c : COLUMNS_AT_ONCE;
         for (size_t k = n; k-- > 0;) {
             double *right = b + k * m + c;
-            for (size_t i = k + 1; i < n; i++)
-                take_scaled(right, b + i * m + c, a[k * n + i], width);
+            take_rows(right, right + m, m, a + k * n + k + 1, 1, n - k - 1, width);
             divide(right, a[k * n + k], width);
         }
     }

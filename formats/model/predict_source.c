@@ -164,54 +164,82 @@ static int find_matrix(const struct kvc_ahead *x, const uint32_t *from, size_t n
     return 0;
 }
 
-void kvc_predict_memo_free(struct kvc_predict_memo *memo) {
-    for (unsigned i = 0; i < 2; i++) free(memo->block[i].values);
+static void forget(struct kvc_predicted *p) {
+    free(p->row);
+    free(p->values);
+    *p = (struct kvc_predicted){.n = 0};
 }
 
-static const float *remembered(const struct kvc_predict_memo *memo, const uint64_t *row, size_t n) {
-    for (unsigned i = 0; i < 2; i++)
-        if (memo->block[i].n == n && memcmp(memo->block[i].row, row, n * sizeof *row) == 0)
-            return memo->block[i].values;
+void kvc_predict_memo_free(struct kvc_predict_memo *memo) {
+    for (unsigned i = 0; i < KVC_PREDICT_KEPT; i++) forget(&memo->block[i]);
+}
+
+/* Returns what is remembered of n rows, which the caller frees and the memo then lacks, or NULL. */
+static float *take_remembered(struct kvc_predict_memo *memo, const uint64_t *row, size_t n) {
+    for (unsigned i = 0; i < KVC_PREDICT_KEPT; i++) {
+        struct kvc_predicted *const p = &memo->block[i];
+        if (p->n != n || memcmp(p->row, row, n * sizeof *row) != 0) continue;
+        float *const values = p->values;
+        p->values = NULL;
+        forget(p);
+        return values;
+    }
     return NULL;
 }
 
 /* Remembers predictions of n rows, without memory none. */
 static void remember(struct kvc_predict_memo *memo, const uint64_t *row, size_t n,
                      const float *values, size_t width) {
-    struct kvc_predicted *const to = &memo->block[memo->older];
-    to->n = 0;
-    if (!to->values) to->values = kvc_alloc(KVC_BLOCK, width * sizeof *values);
-    if (!to->values) return;
+    unsigned i = 0;
+    while (i < KVC_PREDICT_KEPT && memo->block[i].n) i++;
+    if (i == KVC_PREDICT_KEPT) {
+        i = memo->oldest;
+        memo->oldest = (memo->oldest + 1) % KVC_PREDICT_KEPT;
+        forget(&memo->block[i]);
+    }
+    struct kvc_predicted *const to = &memo->block[i];
+    to->row = kvc_alloc(n, sizeof *row);
+    to->values = kvc_alloc(n, width * sizeof *values);
+    if (!to->row || !to->values) {
+        forget(to);
+        return;
+    }
     memcpy(to->values, values, n * width * sizeof *values);
     memcpy(to->row, row, n * sizeof *row);
     to->n = n;
-    memo->older = !memo->older;
 }
 
-static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, const uint64_t *row,
-                   size_t n_rows, float *dst, struct kvc_error *e) {
+/* Predicts rows anew. */
+static float *predict_rows(const struct kvc_predict_source *s, const struct kvc_predictor *p,
+                           const uint32_t *from, const uint64_t *row, size_t n_rows,
+                           struct kvc_error *e) {
+    const size_t stride = p->matrix.inputs;
+    size_t whole = 0; /* inputs that tensors fill; the others stay 0 */
+    for (unsigned i = 0; i < p->n; i++) whole += from[i] != KVC_AHEAD_NONE ? p->input[i].width : 0;
+    int8_t *inputs = whole == stride ? kvc_alloc(n_rows, stride) : kvc_alloc_zeros(n_rows, stride);
+    float *values = kvc_alloc(n_rows, p->matrix.outputs * sizeof *values);
+    int status = inputs && values ? 0 : kvc_fail_memory(e, "predictions");
+    for (unsigned i = 0; i < p->n && !status; i++)
+        if (from[i] != KVC_AHEAD_NONE)
+            status = s->small(s->owner, from[i], row, n_rows, inputs + p->input[i].at, stride, e);
+    if (!status) kvc_predict_rows(p, values, inputs, n_rows);
+    free(inputs);
+    if (!status) return values;
+    free(values);
+    return NULL;
+}
+
+static float *predict(const struct kvc_ahead *x, const uint32_t *from, size_t n,
+                      const uint64_t *row, size_t n_rows, struct kvc_error *e) {
     const struct kvc_predict_source *s = x->owner;
     struct kvc_predict_memo *memo = n_rows <= KVC_BLOCK ? s->memo : NULL;
     const struct kvc_predictor *p = predict_source_find(s, from, n, e);
-    if (!p) return -1;
-    const size_t bytes = n_rows * p->matrix.outputs * sizeof *dst;
-    const float *const again = memo ? remembered(memo, row, n_rows) : NULL;
-    if (again) {
-        memcpy(dst, again, bytes);
-        return 0;
-    }
-    const size_t stride = p->matrix.inputs;
-    size_t whole = 0; /* inputs that tensors fill; the others stay 0 */
-    for (size_t i = 0; i < n; i++) whole += from[i] != KVC_AHEAD_NONE ? p->input[i].width : 0;
-    int8_t *inputs = whole == stride ? kvc_alloc(n_rows, stride) : kvc_alloc_zeros(n_rows, stride);
-    int status = inputs ? 0 : kvc_fail_memory(e, "predictions");
-    for (unsigned i = 0; i < n && !status; i++)
-        if (from[i] != KVC_AHEAD_NONE)
-            status = s->small(s->owner, from[i], row, n_rows, inputs + p->input[i].at, stride, e);
-    if (!status) kvc_predict_rows(p, dst, inputs, n_rows);
-    if (!status && memo) remember(memo, row, n_rows, dst, p->matrix.outputs);
-    free(inputs);
-    return status;
+    if (!p) return NULL;
+    float *values = memo ? take_remembered(memo, row, n_rows) : NULL;
+    if (values) return values;
+    values = predict_rows(s, p, from, row, n_rows, e);
+    if (values && memo) remember(memo, row, n_rows, values, p->matrix.outputs);
+    return values;
 }
 
 void kvc_predict_source_init(struct kvc_predict_source *s, const struct kvc_cache *c,

@@ -11,15 +11,16 @@
 typedef int kvc_small_fn(const void *owner, uint32_t tensor, const uint64_t *row, size_t n,
                          int8_t *to, size_t stride, struct kvc_error *e);
 
-/* The predictions of the last two blocks, for encoders, which ask for them again when they verify
- * both. */
+enum { KVC_PREDICT_KEPT = 16 }; /* blocks of predictions that are kept */
+/* Predictions of blocks, for encoders: what a look at a block predicts, its encoding or its
+ * verification asks for again, once. A thousand channels take 1 MB a block. */
 struct kvc_predict_memo {
     struct kvc_predicted {
-        uint64_t row[KVC_BLOCK];
         size_t n;      /* rows; 0: none */
+        uint64_t *row; /* of the cells; owned */
         float *values; /* owned */
-    } block[2];
-    unsigned older; /* block[] that the next predictions take the place of */
+    } block[KVC_PREDICT_KEPT];
+    unsigned oldest; /* block[] that gives way where none is free */
 };
 void kvc_predict_memo_free(struct kvc_predict_memo *memo);
 

@@ -13,6 +13,7 @@
 #include "formats/container/salvage.h"
 #include "formats/file/restore.h"
 #include "formats/io/safetensors_file.h"
+#include "formats/model/predict_source.h"
 #include "formats/model/predictor.h"
 #include "formats/model/profile_learn.h"
 #include "formats/model/profile_state.h"
@@ -631,6 +632,64 @@ static void the_profile_is_needed(void **state) {
     release(&f);
 }
 
+static unsigned asked; /* how often inputs were asked for */
+
+static int count_inputs(const void *owner, uint32_t tensor, const uint64_t *row, size_t n,
+                        int8_t *to, size_t stride, struct kvc_error *e) {
+    (void)owner, (void)tensor, (void)e;
+    asked++;
+    for (size_t i = 0; i < n; i++) to[i * stride] = (int8_t)row[i];
+    return 0;
+}
+
+/* Predicts four rows, from `first` on; returns 1 where their inputs were asked for. */
+static int is_computed(const struct kvc_predict_source *s, uint64_t first) {
+    struct kvc_error e = {.code = KVC_OK};
+    uint32_t from[KVC_AHEAD_MOST];
+    const uint64_t row[4] = {first, first + 1, first + 2, first + 3};
+    const int n = kvc_predict_inputs(s, from, &e);
+    const unsigned before = asked;
+    assert_true(n > 0);
+    struct kvc_predict_source fresh = *s;
+    fresh.memo = NULL;
+    fresh.ahead.owner = &fresh;
+    float *again = fresh.ahead.rows(&fresh.ahead, from, (size_t)n, row, 4, &e);
+    asked = before;
+    float *got = s->ahead.rows(&s->ahead, from, (size_t)n, row, 4, &e);
+    assert_non_null(again);
+    assert_non_null(got);
+    assert_memory_equal(got, again,
+                        4 * s->cache->tensor[s->tensor].shape.heads *
+                            s->cache->tensor[s->tensor].shape.dim * sizeof *got);
+    free(again);
+    free(got);
+    return asked != before;
+}
+
+/* Encoders predict a block when stages look at it, and again when they verify it: from the memo. */
+static void predictions_are_kept_once(void **state) {
+    (void)state;
+    struct kvc_error e = {.code = KVC_OK};
+    struct kvc_predict_source s;
+    struct kvc_predict_memo memo = {.oldest = 0};
+    struct file f;
+    make(&f, 9, 64, 0, LAYERS);
+    uint32_t tensor = 0;
+    while (f.cache->layer[f.cache->tensor[tensor].layer].index == 0) tensor++;
+    kvc_predict_source_init(&s, f.cache, tensor, profile, KVC_PAIRING_HALVES, count_inputs, NULL);
+    s.memo = &memo;
+    for (uint64_t round = 0; round < 3; round++)
+        for (uint64_t b = 0; b < KVC_PREDICT_KEPT; b++)
+            assert_int_equal(is_computed(&s, b), round != 1);
+    assert_true(is_computed(&s, KVC_PREDICT_KEPT)); /* none was free: block 0 gives way */
+    assert_false(is_computed(&s, KVC_PREDICT_KEPT));
+    assert_true(is_computed(&s, 0));
+    assert_false(is_computed(&s, 1));
+    kvc_predict_memo_free(&memo);
+    assert_false(e.code);
+    release(&f);
+}
+
 static void damage_spreads_upwards(void **state) {
     (void)state;
     struct kvc_error e;
@@ -696,6 +755,7 @@ int main(void) {
         cmocka_unit_test(other_inputs),
         cmocka_unit_test(the_profile_is_needed),
         cmocka_unit_test(damage_spreads_upwards),
+        cmocka_unit_test(predictions_are_kept_once),
         cmocka_unit_test(errors_do_not_add_up),
         cmocka_unit_test(recipes_that_predict),
         cmocka_unit_test(quantised_layers_help_each_other),

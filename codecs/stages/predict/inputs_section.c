@@ -62,7 +62,7 @@ int kvc_ahead_read(const struct kvc_stored *stored, struct kvc_ahead_inputs *to,
 
 float *kvc_ahead_predict(const struct kvc_ahead *ahead, const struct kvc_ahead_inputs *x,
                          const struct kvc_block *block, struct kvc_error *e) {
-    const uint64_t rows = block->shape.tokens, width = block->shape.heads * block->shape.dim;
+    const uint64_t rows = block->shape.tokens;
     if (!ahead || !block->row || !has_shape(block->profile, &block->shape)) {
         kvc_fail(
             e, KVC_ERR_DAMAGED,
@@ -75,11 +75,5 @@ float *kvc_ahead_predict(const struct kvc_ahead *ahead, const struct kvc_ahead_i
             kvc_fail(e, KVC_ERR_DAMAGED, "a position is below 0 or from 2^32 on");
             return NULL;
         }
-    float *values = kvc_alloc(rows, width * sizeof *values);
-    if (!values) kvc_fail_memory(e, "predictions");
-    else if (ahead->rows(ahead, x->from, x->n, block->row, (size_t)rows, values, e)) {
-        free(values);
-        values = NULL;
-    }
-    return values;
+    return ahead->rows(ahead, x->from, x->n, block->row, (size_t)rows, e);
 }
