@@ -65,6 +65,10 @@ void bench_threads(const char *path);
 /* transform.c: the transform codec and its stages, on caches made up. */
 void bench_transform(void);
 
+/* peak.c: 10^9 products of bytes a second that a core can do, by the kernels' instruction; 0 where
+ * this is not known. */
+double bench_peak(void);
+
 /* load.c: what the CPU does of loads onto a GPU. */
 void bench_load(void);
 

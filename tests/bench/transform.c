@@ -9,6 +9,7 @@
 #include "formats/container/container.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
+#include "formats/model/predictor.h"
 #include "formats/model/profile_learn.h"
 #include "formats/container/plan.h"
 #include "formats/file/rate.h"
@@ -166,6 +167,33 @@ static void copy(struct job *job) {
         memcpy(m->to, m->values + t * (m->bytes / 2 / layers()), m->bytes / 2 / layers());
 }
 
+/* Returns the products of bytes that predictions of all tensors take. */
+static double products(const struct made *m) {
+    double sum = 0;
+    for (uint32_t t = 0; t < m->cache->n_tensors; t++) {
+        const struct kvc_predictor *p = NULL;
+        struct kvc_error e;
+        if (kvc_profile_predictor(m->profile, m->cache->layer[m->cache->tensor[t].layer].index,
+                                  m->cache->tensor[t].role, KVC_PAIRING_HALVES, &p, &e))
+            give_up("a predictor", e.message);
+        if (p) sum += (double)rows() * (double)p->matrix.outputs * (double)p->matrix.inputs;
+    }
+    return sum;
+}
+
+/* Prints which share of the time that predictions add to decoding their products take at least. */
+static void print_share(const struct made *m, const struct line *all,
+                        const struct line *predicted) {
+    const double peak = bench_peak(), of = products(m), whole = predicted->job[DECODE].best,
+                 before = all->job[DECODE].best;
+    if (peak == 0 || whole <= before) return;
+    printf("    products: %.1f 10^9 a second at most (registers only); of predictions %.1f: %.2f "
+           "of it, "
+           "with all stages %.2f\n",
+           peak, of / (whole - before) / 1e9, of / (whole - before) / 1e9 / peak,
+           of / whole / 1e9 / peak);
+}
+
 static void race_head(size_t heads, size_t dim) {
     static const char *const stages[RECIPES] = {"code",
                                                 "steps,code",
@@ -224,6 +252,7 @@ static void race_head(size_t heads, size_t dim) {
     for (size_t i = 0; i < RECIPES; i++)
         printf("    decode %-16s%9.3f (%.3f)\n", what[i], rate(&lines[i + 1], DECODE),
                rate(&lines[i + 1], DECODE) / whole);
+    print_share(&m, &lines[WHOLE + 1], &lines[RECIPES]);
     for (size_t i = WHOLE; i < RECIPES; i++)
         printf("    encode %-16s%9.3f (%.3f)\n", i == WHOLE ? "all, verified" : what[i],
                rate(&lines[i + 1], ENCODE), rate(&lines[i + 1], ENCODE) / whole);
