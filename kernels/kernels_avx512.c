@@ -1,7 +1,7 @@
 /* kernels_avx512.c: the tables for AVX-512 (F, BW, VL, DQ), and for the same with VNNI: their own
- * encoder of rANS, channel model, packed words of `fast`, products and codes, with VNNI also
- * decoders of rANS and products of integers; AVX2's kernels for the rest. Not compiled elsewhere.
- */
+ * encoder of rANS, decoder of two streams, channel model, packed words of `fast`, products and
+ * codes, with VNNI also decoders of rANS that gather and products of integers; AVX2's kernels for
+ * the rest. Not compiled elsewhere. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
@@ -14,7 +14,8 @@
     KVC_KERNELS_HASH(KVC_ROW, vec) KVC_KERNELS_WIDE(KVC_ROW, avx512) KVC_KERNELS_REST(KVC_ROW, vec)
 const struct kvc_kernels kvc_kernels_avx512 = {.name = "avx512",
                                                SHARED KVC_ROW(rans_decode, vec)
-                                                   KVC_KERNELS_DOT(KVC_ROW, vec)};
+                                                   KVC_ROW(rans_decode_two, avx512)
+                                                       KVC_KERNELS_DOT(KVC_ROW, vec)};
 const struct kvc_kernels kvc_kernels_avx512vnni = {.name = "avx512vnni",
                                                    SHARED KVC_ROW(rans_decode, avx512vnni)
                                                        KVC_ROW(rans_decode_two, avx512vnni)

@@ -1,6 +1,5 @@
-/* rans_avx512.c: AVX-512's twin of rans_encode, same bytes for every input. Not for decoding:
- * AVX2's decoder is as fast as one of AVX-512 without gathers (rans_gather_avx512.c has one with
- * gathers). Not compiled on other machines. */
+/* rans_avx512.c: AVX-512's twin of rans_encode, same bytes for every input. Not for decoding
+ * (rans_decode_avx512.c). Not compiled on other machines. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)

@@ -29,6 +29,7 @@ KVC_KERNELS(KVC_TWIN, avx512)
 KVC_KERNELS_DOT(KVC_TWIN, avx512vnni)
 KVC_TWIN(rans_decode, avx512vnni)
 KVC_TWIN(rans_decode_two, avx512vnni)
+KVC_TWIN(rans_decode_two, avx512)
 #endif
 #if defined(__aarch64__)
 KVC_KERNELS_DOT(KVC_TWIN, neondot)

@@ -87,7 +87,7 @@ HELPERS = {
 }
 # Most lines of each room. A change that needs more raises the number here, and says why in a comment after it.
 BUDGET = {
-    "kernels": 4650,  # ggml's block types that only weights have
+    "kernels": 4690,  # ggml's block types that only weights have
     "kernels/device": 3210,
     # numbers that look random; spare contexts of zstd; equations in blocks that stay in the caches; rows that keep their codes
     "codecs": 5680,

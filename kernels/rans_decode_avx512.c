@@ -1,7 +1,7 @@
-/* rans_gather_avx512.c: AVX-512 twin of the decoder of rans_ref.c with gathers, for the table of
- * CPUs with VNNI, most of which gather fast, and decoding of two streams at once; same bytes for
- * every input. Sixteen lanes at once. Not compiled on other machines. For the encoder, and for CPUs
- * that gather slowly: rans_avx512.c. */
+/* rans_decode_avx512.c: AVX-512 twins of the decoders of rans_ref.c, sixteen lanes at once; same
+ * bytes for every input. Slots of the table are gathered, or loaded one by one: which is faster
+ * differs between CPUs, and trial.c finds out. Not compiled on other machines. For the encoder:
+ * rans_avx512.c. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
@@ -21,20 +21,40 @@ struct decoding {
 /* GCC's header has a macro without optimisation, which takes a mask as a signed number. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
-/* Returns the 32 bits at each of sixteen indices, in units of four bytes. */
-static inline __attribute__((always_inline)) __m512i gather_words(__m512i at, const void *table) {
+static inline __attribute__((always_inline)) __m512i gather(__m512i at, const uint32_t *table) {
     return _mm512_i32gather_epi32(at, table, 4);
 }
 #pragma GCC diagnostic pop
 
+static inline __attribute__((always_inline)) __m128i load_four(__m128i at, const uint32_t *table) {
+    const uint64_t a = (uint64_t)_mm_cvtsi128_si64(at), b = (uint64_t)_mm_extract_epi64(at, 1);
+    const __m128i low = _mm_cvtsi32_si128((int)table[(uint32_t)a]),
+                  high = _mm_cvtsi32_si128((int)table[(uint32_t)b]);
+    return _mm_unpacklo_epi64(_mm_insert_epi32(low, (int)table[a >> 32], 1),
+                              _mm_insert_epi32(high, (int)table[b >> 32], 1));
+}
+
+static inline __attribute__((always_inline)) __m256i load_eight(__m256i at, const uint32_t *table) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(
+                                       load_four(_mm256_castsi256_si128(at), table)),
+                                   load_four(_mm256_extracti128_si256(at, 1), table), 1);
+}
+
+/* Returns the slots at sixteen indices. `gathers`: by the instruction for it. */
+static inline __attribute__((always_inline)) __m512i slots_at(__m512i at, const uint32_t *table,
+                                                              int gathers) {
+    if (gathers) return gather(at, table);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(load_eight(_mm512_castsi512_si256(at), table)),
+                              load_eight(_mm512_extracti64x4_epi64(at, 1), table), 1);
+}
+
 /* Returns sixteen states after one symbol each, before they take words; *take gets a bit for each
  * that is to take one. */
-static inline __attribute__((always_inline)) __m512i decode_sixteen(__m512i x, const uint16_t *base,
-                                                                    uint16_t *symbols,
-                                                                    __mmask16 *take,
-                                                                    const struct decoding *d) {
+static inline __attribute__((always_inline)) __m512i
+decode_sixteen(__m512i x, const uint16_t *base, uint16_t *symbols, __mmask16 *take,
+               const struct decoding *d, int gathers) {
     __m512i at = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)base));
-    __m512i slot = gather_words(_mm512_add_epi32(at, _mm512_and_si512(x, d->mask)), d->table);
+    __m512i slot = slots_at(_mm512_add_epi32(at, _mm512_and_si512(x, d->mask)), d->table, gathers);
     _mm256_storeu_si256((__m256i *)(void *)symbols,
                         _mm512_cvtepi32_epi16(_mm512_and_si512(slot, d->symbol)));
     x = _mm512_add_epi32(_mm512_mullo_epi32(_mm512_srli_epi32(slot, 21),
@@ -74,11 +94,12 @@ static inline void store_lanes(struct kvc_rans_decoder *r, const struct lanes *x
 }
 
 /* All lanes by one symbol each. */
-static inline __attribute__((always_inline)) void
-step(struct lanes *x, const uint16_t *base, uint16_t *symbols, const struct decoding *d) {
+static inline __attribute__((always_inline)) void step(struct lanes *x, const uint16_t *base,
+                                                       uint16_t *symbols, const struct decoding *d,
+                                                       int gathers) {
     __mmask16 low, high;
-    __m512i a = decode_sixteen(x->low, base, symbols, &low, d),
-            b = decode_sixteen(x->high, base + 16, symbols + 16, &high, d);
+    __m512i a = decode_sixteen(x->low, base, symbols, &low, d, gathers),
+            b = decode_sixteen(x->high, base + 16, symbols + 16, &high, d, gathers);
     const uint8_t *middle = x->next + 2 * __builtin_popcount(low);
     x->low = take_words(a, low, x->next);
     x->high = take_words(b, high, middle);
@@ -97,7 +118,7 @@ static size_t decode_end(struct kvc_rans_decoder *r, uint16_t *symbols, const ui
     memcpy(words, r->next, left);
     for (x.next = words; i + KVC_RANS_LANES <= n; i += KVC_RANS_LANES) {
         const struct lanes before = x;
-        step(&x, base + i, symbols + i, d);
+        step(&x, base + i, symbols + i, d, 1);
         if (x.next > end) { /* the reference counts the missing ones */
             x = before;
             break;
@@ -115,17 +136,18 @@ void kvc_rans_decode_avx512vnni(struct kvc_rans_decoder *r, uint16_t *symbols, c
         const struct decoding d = decoding_of(table, bits);
         struct lanes x = load_lanes(r);
         for (; i + KVC_RANS_LANES <= n && r->end - x.next >= STEP_BYTES; i += KVC_RANS_LANES)
-            step(&x, base + i, symbols + i, &d);
+            step(&x, base + i, symbols + i, &d, 1);
         store_lanes(r, &x);
         if (i + KVC_RANS_LANES <= n) i += decode_end(r, symbols + i, base + i, n - i, &d);
     }
     if (i < n) kvc_rans_decode_ref(r, symbols + i, base + i, n - i, table, bits);
 }
 
-/* A step waits for the step before it: for its gather, product and place among the words. Steps of
- * two streams wait at once. */
-void kvc_rans_decode_two_avx512vnni(const struct kvc_rans_row *a, const struct kvc_rans_row *b,
-                                    size_t n) {
+/* Decodes rows of two streams with `one` for what is left. A step waits for the step before it: for
+ * its slots, product and place among the words. Steps of two streams wait at once. */
+static inline __attribute__((always_inline)) void decode_two(const struct kvc_rans_row *a,
+                                                             const struct kvc_rans_row *b, size_t n,
+                                                             int gathers, kvc_rans_decode_fn *one) {
     size_t i = 0;
     if (a->r->lanes == KVC_RANS_LANES && b->r->lanes == KVC_RANS_LANES) {
         const struct decoding of_a = decoding_of(a->table, a->bits),
@@ -135,17 +157,27 @@ void kvc_rans_decode_two_avx512vnni(const struct kvc_rans_row *a, const struct k
         for (; i + KVC_RANS_LANES <= n && end_a - x.next >= STEP_BYTES &&
                end_b - y.next >= STEP_BYTES;
              i += KVC_RANS_LANES) {
-            step(&x, a->base + i, a->symbols + i, &of_a);
-            step(&y, b->base + i, b->symbols + i, &of_b);
+            step(&x, a->base + i, a->symbols + i, &of_a, gathers);
+            step(&y, b->base + i, b->symbols + i, &of_b, gathers);
         }
         store_lanes(a->r, &x);
         store_lanes(b->r, &y);
     }
     if (i == n) return;
-    kvc_rans_decode_avx512vnni(a->r, a->symbols + i, a->base + i, n - i, a->table, a->bits);
-    kvc_rans_decode_avx512vnni(b->r, b->symbols + i, b->base + i, n - i, b->table, b->bits);
+    one(a->r, a->symbols + i, a->base + i, n - i, a->table, a->bits);
+    one(b->r, b->symbols + i, b->base + i, n - i, b->table, b->bits);
+}
+
+void kvc_rans_decode_two_avx512vnni(const struct kvc_rans_row *a, const struct kvc_rans_row *b,
+                                    size_t n) {
+    decode_two(a, b, n, 1, kvc_rans_decode_avx512vnni);
+}
+
+void kvc_rans_decode_two_avx512(const struct kvc_rans_row *a, const struct kvc_rans_row *b,
+                                size_t n) {
+    decode_two(a, b, n, 0, kvc_rans_decode_vec);
 }
 
 #else
-typedef int kvc_no_rans_gather_avx512; /* ISO C wants one declaration in a file */
+typedef int kvc_no_rans_decode_avx512; /* ISO C wants one declaration in a file */
 #endif
