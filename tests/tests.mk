@@ -203,6 +203,12 @@ bench-smoke: $B/tests/bench/bench
 bench-memory: all
 	@"$(PYTHON)" tests/bench/memory.py .
 
+GROWTH_GB ?= 1,4,16,64
+## bench-growth: packing, unpacking, checking and comparing of GROWTH_GB, by size, tokens and threads; in TMPDIR, as far as it has room
+.PHONY: bench-growth
+bench-growth: all
+	@"$(PYTHON)" tests/bench/growth.py . $(GROWTH_GB)
+
 ## bench-sizes: sizes of the lossy presets beside those that the papers publish
 .PHONY: bench-sizes
 bench-sizes: all

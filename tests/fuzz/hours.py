@@ -54,7 +54,7 @@ def run(build, target, seconds):
     grown.mkdir(parents=True, exist_ok=True)
     found.mkdir(parents=True, exist_ok=True)
     began, before = cpu_seconds(), failures(found, target)
-    text = subprocess.run([build / f"fuzz/fuzz_{target}", f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=2000",
+    text = subprocess.run([build / f"fuzz/fuzz_{target}", f"-max_total_time={seconds}", "-timeout=120", "-rss_limit_mb=2000",
                            "-print_final_stats=1", f"-artifact_prefix={found}/{target}-", grown, *seeds(target)],
                           stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=ROOT, preexec_fn=lambda: os.nice(19)).stderr
     text = text.decode(errors="replace")
