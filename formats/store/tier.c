@@ -114,8 +114,9 @@ static void *new_memory(size_t size) {
     const size_t rest = size % PAGE;
     const size_t pages = size - rest + (rest && PAGE - rest <= size / 8 ? PAGE : 0);
     if (!pages) return malloc(size ? size : 1);
-    void *p = aligned_alloc(PAGE, pages > size ? pages : size);
-    if (p) madvise(p, pages, MADV_HUGEPAGE); /* memory it is without them, too */
+    void *p;
+    if (posix_memalign(&p, PAGE, pages > size ? pages : size)) return NULL;
+    madvise(p, pages, MADV_HUGEPAGE); /* memory it is without them, too */
     return p;
 }
 
