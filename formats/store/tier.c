@@ -132,7 +132,7 @@ void *kvc_tier_memory(size_t size) {
 
 void kvc_tier_free(void *data) {
     void *none = NULL;
-    if (!data || (uintptr_t)data % PAGE) { /* malloc() gives memory that begins behind a header */
+    if (!data || (uintptr_t)data % PAGE) { /* malloc() gives memory that begins after a header */
         free(data);
         return;
     }

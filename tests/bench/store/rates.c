@@ -31,12 +31,12 @@ static double cpu_seconds(void) {
            (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
-/* Sorts times, and prints a row with their median and least, and a rate if there are bytes. */
+/* Sorts times, and prints a row with their median and minimum, and a rate if there are bytes. */
 static void print_times(const char *what, struct times *t, size_t n, uint64_t bytes) {
     qsort(t->s, n, sizeof *t->s, by_time);
     qsort(t->cpu, n, sizeof *t->cpu, by_time);
     const double median = t->s[n / 2];
-    printf("%-38s %8.2f ms, least %8.2f  CPU %8.2f ms, least %8.2f", what, 1000 * median,
+    printf("%-38s %8.2f ms, minimum %8.2f  CPU %8.2f ms, minimum %8.2f", what, 1000 * median,
            1000 * t->s[0], 1000 * t->cpu[n / 2], 1000 * t->cpu[0]);
     if (bytes) printf("  %7.2f GiB/s", (double)bytes / median / (1 << 30));
     printf("\n");
