@@ -138,6 +138,9 @@ struct kvc_stored {
     const struct kvc_section *section, *side, *first;
     size_t n, n_side, n_first;
 };
+/* Puts the rows where they belong when a stage's sections of a block are one RAW section of them,
+ * and returns 1. Returns 0 when they are something else, and -1 when that section is damaged. */
+int kvc_stored_raw(const struct kvc_stored *stored, struct kvc_block *block, struct kvc_error *e);
 /* Return 0 where a stage has no sections of a block, or none of a segment, as it should. */
 static inline int kvc_stored_none(const struct kvc_stored *stored, struct kvc_error *e) {
     return stored->n ? kvc_section_none_left(stored->section, stored->section + stored->n, e) : 0;

@@ -218,14 +218,6 @@ const struct kvc_section *kvc_section_take_stored(const struct kvc_section **nex
     return s;
 }
 
-int kvc_section_raw(const struct kvc_section *sections, size_t n, uint8_t *rows, size_t size,
-                    struct kvc_error *e) {
-    if (n != 1 || sections->type != KVC_SECTION_RAW || sections->index != 0) return 0;
-    const struct kvc_section *next = sections;
-    if (!kvc_section_take_stored(&next, sections + 1, KVC_SECTION_RAW, 0, e)) return -1;
-    return kvc_section_decode(sections, rows, size, e) ? -1 : 1;
-}
-
 int kvc_section_none_left(const struct kvc_section *next, const struct kvc_section *end,
                           struct kvc_error *e) {
     if (next == end) return 0;

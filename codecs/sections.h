@@ -119,10 +119,6 @@ const struct kvc_section *kvc_section_only(const struct kvc_section *sections, s
 /* Returns 0 when a stage has taken all its sections. */
 int kvc_section_none_left(const struct kvc_section *next, const struct kvc_section *end,
                           struct kvc_error *e);
-/* Copies the rows when a stage's n sections are one RAW section of `size` stored bytes, and
- * returns 1. Returns 0 when they are something else, and -1 when that section is damaged. */
-int kvc_section_raw(const struct kvc_section *sections, size_t n, uint8_t *rows, size_t size,
-                    struct kvc_error *e);
 /* Returns the n bytes of a section: in place when they are stored, else decoded into `room`; NULL
  * when it is damaged. */
 const uint8_t *kvc_section_bytes(const struct kvc_section *s, uint8_t *room, size_t n,

@@ -32,7 +32,10 @@ $B/tests/store/tier_driver: $B/tests/store/tier_driver.o $B/libkvc_store.a $B/li
 # the store's tests
 $B/tests/unit/test_store_%: $B/tests/unit/test_store_%.o $B/libcli.a $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
-	$(LINK) $< $B/libcli.a $B/libkvc_store.a $B/libkvc.a -lcmocka $(STORE_LIBS) $(LIBS)
+	$(LINK) $(WRAP) $< $B/libcli.a $B/libkvc_store.a $B/libkvc.a -lcmocka $(STORE_LIBS) $(LIBS)
+
+# files change between its reads; it counts what memory is new
+$B/tests/unit/test_store_reading: WRAP := -Wl,--wrap=pread64,--wrap=madvise
 
 # attacks on a store; their number is an argument
 ATTACKS := $(patsubst %.c,$B/%,$(wildcard tests/store/attack_*.c))

@@ -131,7 +131,7 @@ static struct kvc_bytes *hold_bytes(struct kvc_bytes *b) {
 void kvc_bytes_release(void *bytes) {
     struct kvc_bytes *b = bytes;
     if (!b || atomic_fetch_sub(&b->refs, 1) != 1) return;
-    free(b->data);
+    kvc_tier_free(b->data);
     free(b);
 }
 

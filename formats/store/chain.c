@@ -189,6 +189,7 @@ void kvc_store_close(struct kvc_store *s) {
     pthread_cond_destroy(&s->idle);
     pthread_mutex_destroy(&s->lock);
     OPENSSL_cleanse(s->secret, sizeof s->secret);
+    kvc_tier_free_kept();
     free(s);
 }
 

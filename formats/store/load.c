@@ -24,14 +24,17 @@ struct fetch {
     use_chunk *use;
     void *state;
     size_t asked, end;              /* chunks that are asked for, to be asked for */
+    unsigned calls;                 /* under way */
     uint64_t ahead;                 /* bytes that are asked for and not used */
     struct kvc_call *first, **last; /* calls, each of consecutive chunks of one tier */
 };
 
-/* Asks for more, until enough is under way. */
+/* Asks for more, until each thread that reads has a call, and the chunks of one are used: what
+ * arrived long before it is used has left the CPU's caches by then. */
 static void ask_more(struct fetch *f) {
     const struct kvc_store_hit *hit = f->hit;
-    while (f->asked < f->end && (f->ahead < AHEAD || !f->first)) {
+    const unsigned threads = hit->ns->store->options.threads;
+    while (f->asked < f->end && (!f->first || (f->calls <= threads && f->ahead < AHEAD))) {
         const unsigned tier = hit->tier[f->asked];
         const size_t most = hit->ns->store->tier[tier].ops->remote ? PART : 1;
         uint64_t bytes = 0;
@@ -47,6 +50,7 @@ static void ask_more(struct fetch *f) {
         }
         c->value = (int64_t)bytes;
         f->asked += n;
+        f->calls++;
         f->ahead += bytes;
         *f->last = c;
         f->last = &c->next;
@@ -83,6 +87,7 @@ static int use_one(struct fetch *f, size_t i, struct kvc_got *got, struct kvc_er
 static void end_first(struct fetch *f) {
     struct kvc_call *c = f->first;
     if (!(f->first = c->next)) f->last = &f->first;
+    f->calls--;
     f->ahead -= (uint64_t)c->value;
     pthread_mutex_lock(&c->lock);
     c->stop = 1;

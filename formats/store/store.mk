@@ -70,7 +70,8 @@ BENCH_STORE_FILE ?= $(firstword $(BENCH_FILES))
 bench-store: $B/tests/bench/store/find $B/tests/bench/store/rates
 	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $B/tests/bench/store/find $$scratch/find && \
 	  for r in store fast split; do echo "recipe $$r:" && \
-	  $B/tests/bench/store/rates dir:$$scratch/$$r $$r $(BENCH_STORE_FILE) || exit 1; done
+	  $B/tests/bench/store/rates dir:$$scratch/$$r $$r $(BENCH_STORE_FILE) || exit 1; done && echo "recipe store, large chunks:" && \
+	  $B/tests/bench/store/rates dir:$$scratch/large store $(BENCH_STORE_FILE) 1536
 
 TRACE ?= tests/bench/store/requests.jsonl
 CAPACITY ?= 1,3,10,30

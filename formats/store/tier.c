@@ -1,11 +1,14 @@
-/* tier.c: what all backends need: the clock of deadlines, waiting, circuit breakers, secrets and
- * messages without them. */
+/* tier.c: what all backends need: the clock of deadlines, waiting, circuit breakers, memory of
+ * objects, secrets and messages without them. */
 #include "formats/store/tier.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -88,6 +91,61 @@ void kvc_breaker_note(struct kvc_breaker *b, unsigned failures, const char *why)
         b->until = kvc_now() + b->pause + (kvc_instant)kvc_jitter((uint64_t)b->pause / 4);
     }
     pthread_mutex_unlock(&b->lock);
+}
+
+/* --- memory of objects --- */
+
+#define PAGE ((size_t)2 << 20) /* a large page */
+#define KEPT ((size_t)64 << 20)
+
+/* Memory that begins a large page, and is kept; kept_bytes: all of it. */
+static void *_Atomic kept[16];
+static atomic_size_t kept_bytes;
+enum { PLACES = sizeof kept / sizeof kept[0] };
+
+static void *take_kept(int i) {
+    void *p = atomic_exchange(&kept[i], NULL);
+    if (p) atomic_fetch_sub(&kept_bytes, malloc_usable_size(p));
+    return p;
+}
+
+/* Has large pages as far as they make it no more than an eighth larger. */
+static void *new_memory(size_t size) {
+    const size_t rest = size % PAGE;
+    const size_t pages = size - rest + (rest && PAGE - rest <= size / 8 ? PAGE : 0);
+    if (!pages) return malloc(size ? size : 1);
+    void *p;
+    if (posix_memalign(&p, PAGE, pages > size ? pages : size)) return NULL;
+    madvise(p, pages, MADV_HUGEPAGE); /* memory it is without them, too */
+    return p;
+}
+
+void *kvc_tier_memory(size_t size) {
+    for (int i = 0; i < PLACES && size >= PAGE / 2; i++) {
+        void *p = take_kept(i);
+        const size_t room = p ? malloc_usable_size(p) : 0;
+        if (size <= room && room / 2 <= size) return p;
+        free(p); /* it is of objects of another size, which may not come again */
+    }
+    return new_memory(size);
+}
+
+void kvc_tier_free(void *data) {
+    void *none = NULL;
+    if (!data || (uintptr_t)data % PAGE) { /* malloc() gives memory that begins after a header */
+        free(data);
+        return;
+    }
+    const size_t size = malloc_usable_size(data);
+    if (atomic_fetch_add(&kept_bytes, size) + size <= KEPT)
+        for (int i = 0; i < PLACES; i++, none = NULL)
+            if (atomic_compare_exchange_strong(&kept[i], &none, data)) return;
+    atomic_fetch_sub(&kept_bytes, size);
+    free(data);
+}
+
+void kvc_tier_free_kept(void) {
+    for (int i = 0; i < PLACES; i++) free(take_kept(i));
 }
 
 /* --- secrets --- */

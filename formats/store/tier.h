@@ -147,6 +147,14 @@ int64_t kvc_breaker_is_open(struct kvc_breaker *b, char why[KVC_BREAKER_TEXT]);
 /* Counts a success (0), or failures. */
 void kvc_breaker_note(struct kvc_breaker *b, unsigned failures, const char *why);
 
+/* Returns memory for the bytes of an object, which kvc_tier_free() or free() frees. The kernel
+ * zeroes new memory page by page as it is written first, which takes longer than reading a file
+ * into it: so large memory is of large pages, and up to 64 MiB of it that kvc_tier_free() was given
+ * are kept for the next objects of the process, until a store is closed. */
+void *kvc_tier_memory(size_t size);
+void kvc_tier_free(void *data); /* of malloc(), and NULL, are legal */
+void kvc_tier_free_kept(void);
+
 /* Returns a number below n that differs from call to call and from process to process, so that many
  * of them do not come back at the same instant. */
 uint64_t kvc_jitter(uint64_t n);

@@ -555,11 +555,44 @@ static void rows_in_any_layout(void **state) {
         struct builder b = simple(dtypes[i], 700, 1, 3, 64), odd = simple(dtypes[i], 300, 1, 2, 40);
         struct kvc_cache *of[] = {finish(&b), finish(&odd), with_checkpoints(600, dtypes[i])};
         for (size_t k = 0; k < 3; k++) {
+            place_all(of[k], "store");
+            place_all(of[k], "zstd");
             place_all(of[k], "fast");
             place_all(of[k], "split");
             kvc_cache_free(of[k]);
         }
     }
+}
+
+/* Rows that are stored as they are go to their places, and nowhere else. */
+static void stored_rows_are_copied_once(void **state) {
+    (void)state;
+    struct builder b = simple(KVC_F16, 700, 1, 3, 64);
+    struct kvc_cache *c = finish(&b);
+    struct kvc_buffer bytes =
+        pack(c, &(struct kvc_pack_options){.recipe = recipe_of("store"), .threads = 1}, NULL);
+    struct kvc_input in;
+    struct kvc_cache *d = open_bytes(&in, bytes.data, bytes.n);
+    for (uint32_t t = 0; t < d->n_tensors; t++) {
+        const struct kvc_shape *shape = &c->tensor[t].shape;
+        struct kvc_error e;
+        size_t n;
+        uint8_t *rows = rows_of(c, t, &n), *want = get_memory(n), *got = get_memory(n),
+                *room = get_memory(n);
+        const struct kvc_row_places places = {.base = got,
+                                              .strides = kvc_strides_heads_first(shape)};
+        kvc_rows_scatter(want, rows, shape, &places.strides, 0, shape->tokens, 0);
+        memset(room, 0xee, n);
+        if (kvc_container_place(d, t, 0, shape->tokens, &places, room, &e))
+            fail_msg("%s", e.message);
+        assert_memory_equal(got, want, n);
+        for (size_t i = 0; i < n; i++) assert_int_equal(room[i], 0xee);
+        free(rows), free(want), free(got), free(room);
+    }
+    kvc_cache_free(d);
+    kvc_input_close(&in);
+    free(bytes.data);
+    kvc_cache_free(c);
 }
 
 int main(void) {
@@ -588,6 +621,7 @@ int main(void) {
         cmocka_unit_test(behind_other_bytes_of_the_sink),
         cmocka_unit_test(any_range_of_rows),
         cmocka_unit_test(rows_in_any_layout),
+        cmocka_unit_test(stored_rows_are_copied_once),
     };
     return cmocka_run_group_tests_name("container", tests, NULL, NULL);
 }

@@ -342,15 +342,13 @@ static int decode_words(struct work *w, struct kvc_block *block, const struct kv
 static int fast_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
                        struct kvc_block *block, struct kvc_error *e) {
     (void)args;
-    const struct kvc_section *sections = stored->section;
-    const size_t n = stored->n;
     struct work w;
     fast_measure(&w, &block->shape);
-    int raw = kvc_section_raw(sections, n, block->rows, w.size, e);
+    const int raw = kvc_stored_raw(stored, block, e);
     if (raw) return raw < 0 ? -1 : 0;
-    if (!w.values && !n) return 0;
+    if (!w.values && !stored->n) return 0;
     if (!w.mantissa || !w.values)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections where RAW is due", n);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections where RAW is due", stored->n);
     /* room for that and for a plane, were they compressed */
     const size_t packed = KVC_PACKED(w.values, MAX_WIDTH);
     if (work_init(&w, w.values, packed > w.values ? packed : w.values, e)) return -1;

@@ -179,8 +179,7 @@ static void close_block(struct decoding *d) {
 int kvc_split_decode(const struct kvc_stored *stored, struct kvc_block *block, const float *ahead,
                      struct kvc_error *e) {
     struct decoding d;
-    const size_t size = (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape));
-    const int raw = kvc_section_raw(stored->section, stored->n, block->rows, size, e);
+    const int raw = kvc_stored_raw(stored, block, e);
     if (raw) return raw < 0 ? -1 : 0;
     int status = open_block(&d, stored, block, ahead, e);
     if (!status && d.split.values) status = decode_rows(&d, e);

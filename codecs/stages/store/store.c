@@ -2,8 +2,6 @@
 #include "codecs/program.h"
 #include "codecs/stage.h"
 
-#include <string.h>
-
 static int store_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
                         uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     (void)args, (void)state;
@@ -14,10 +12,7 @@ static int store_encode(const struct kvc_stage_args *args, void *state, struct k
 static int store_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
                         struct kvc_block *block, struct kvc_error *e) {
     (void)args;
-    const struct kvc_section *sections = stored->section;
-    const size_t n = stored->n;
-    const size_t size = (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape));
-    int raw = kvc_section_raw(sections, n, block->rows, size, e);
+    const int raw = kvc_stored_raw(stored, block, e);
     if (!raw) return kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one RAW section");
     return raw < 0 ? -1 : 0;
 }

@@ -54,7 +54,7 @@ static int zstd_decode(const struct kvc_stage_args *args, const struct kvc_store
     const size_t n = stored->n;
     const struct kvc_dtype_info *info = kvc_dtype_info(block->shape.dtype);
     size_t blocks = (size_t)(block->shape.tokens * kvc_row_blocks(&block->shape)), at = 0, i = 0;
-    int raw = kvc_section_raw(sections, n, block->rows, blocks * info->size, e);
+    const int raw = kvc_stored_raw(stored, block, e);
     if (raw) return raw < 0 ? -1 : 0;
     uint8_t *planes = kvc_alloc(blocks, info->size);
     if (!planes) return kvc_fail_memory(e, "byte planes");

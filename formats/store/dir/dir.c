@@ -159,14 +159,14 @@ static void *read_object(struct kvc_dir *d, const struct kvc_object *o, size_t *
     if (st.st_size < 0 || (uint64_t)st.st_size > MAX_OBJECT)
         kvc_fail(e, KVC_ERR_DAMAGED, "%s: an object has %" PRId64 " bytes", d->root.path,
                  (int64_t)st.st_size);
-    else if (!(data = malloc((size_t)st.st_size + 1))) kvc_fail_memory(e, "an object");
+    else if (!(data = kvc_tier_memory((size_t)st.st_size))) kvc_fail_memory(e, "an object");
     while (data && at < (size_t)st.st_size) {
         const ssize_t got = pread(fd, data + at, (size_t)st.st_size - at, (off_t)at);
         if (got > 0) at += (size_t)got;
         if (got > 0 || (got < 0 && errno == EINTR)) continue;
         if (got) kvc_root_fail(&d->root, errno, "cannot read an object", e);
         else kvc_fail(e, KVC_ERR_DAMAGED, "%s: an object became shorter", d->root.path);
-        free(data);
+        kvc_tier_free(data);
         data = NULL;
     }
     close(fd);
