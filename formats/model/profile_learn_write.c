@@ -176,6 +176,13 @@ static int put_fingerprints(struct file *f, const struct kvc_learner *l, struct 
     return 0;
 }
 
+static int put_metric(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
+    if (!kvc_learner_has_gradients(l))
+        return put_text(f, "metric", kvc_learner_has_queries(l) ? "query" : "covariance", e);
+    if (put_text(f, "metric", "fisher", e)) return -1;
+    return put_count(f, "metric.recall", (uint64_t)2 * KVC_LEARN_AGAIN, e);
+}
+
 static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
     char made[128], step[32];
     kvc_number_print(step, sizeof step, 6, KVC_LEARN_K_STEP);
@@ -190,7 +197,7 @@ static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_
         status = put_text(f, "model.name", facts->model ? facts->model : "", e) ||
                  put_text(f, "model.architecture", facts->architecture ? facts->architecture : "",
                           e) ||
-                 put_text(f, "metric", kvc_learner_has_queries(l) ? "query" : "covariance", e) ||
+                 put_metric(f, l, e) ||
                  (l->estimated && put_count(f, "queries.estimated", l->estimated, e)) ||
                  put_text(f, "made", made, e) || put_fingerprints(f, l, e) || put_windows(f, l, e);
     return status ? -1 : 0;
@@ -252,6 +259,7 @@ static int write_profile(const struct kvc_learner *l, struct kvc_profile *base,
 int kvc_learner_write(struct kvc_learner *l, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_buffer plain = {0};
     kvc_learn_attention_settle(l);
+    kvc_learn_gradients_settle(l);
     if (l->base || !l->back) return write_profile(l, l->base, out, e);
     struct kvc_sink memory = kvc_sink_buffer(&plain);
     struct kvc_profile *own = NULL;
