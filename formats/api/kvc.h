@@ -857,6 +857,10 @@ struct kvc_learning_info {
      * learning's. */
     unsigned estimated;
     const char *not_estimated;
+    /* of every layer: what predictions say of errors in the first caches, by the weights; without,
+     * files come out larger. Why those of a cache are not known, "" if they are: likewise */
+    int has_gradients;
+    const char *not_measured;
 };
 KVC_API int kvc_learning_describe(const struct kvc_learning *l, struct kvc_learning_info *info);
 

@@ -184,7 +184,7 @@ struct kvc_learning {
     struct kvc_learner *learner;
     struct kvc_learning_options options;
     unsigned estimated; /* caches whose queries were */
-    /* why those of a cache were not; why gradients were not measured */
+    /* why those of a cache were not, and why its gradients were not measured */
     struct kvc_error why, why_not_measured;
 };
 
@@ -294,6 +294,8 @@ int kvc_learning_describe(const struct kvc_learning *l, struct kvc_learning_info
     const struct kvc_learning_info own = {.has_queries = kvc_learner_has_queries(l->learner),
                                           .knows_rope = kvc_learner_knows_rope(l->learner),
                                           .estimated = l->estimated,
-                                          .not_estimated = l->why.message};
+                                          .not_estimated = l->why.message,
+                                          .has_gradients = kvc_learner_has_gradients(l->learner),
+                                          .not_measured = l->why_not_measured.message};
     return kvc_sized_give(info, &own, sizeof own, "kvc_learning_info", NULL);
 }

@@ -20,6 +20,7 @@
 /* tokens of the run that ends the cache; of those that say a place of it again; tokens of a cache
  * at least, times those of the first run; tokens of a vocabulary at most */
 enum { LAST = 64, AGAIN = 32, LEAST = 4, VOCABULARY = 1 << 22 };
+_Static_assert((int)KVC_LAYER_RUNS == KVC_GRADIENTS_RUNS, "one number of runs");
 static const double place[KVC_GRADIENTS_RUNS] = {1, 0.05,
                                                  0.5}; /* where runs begin, of the tokens */
 #define MOST_APART 0.2 /* of K or V of the weights from those of the cache, relative to these */

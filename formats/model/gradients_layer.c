@@ -166,7 +166,7 @@ void kvc_gradients_layer_free(struct kvc_gradients_layer *x) {
     free(x->cached[1]);
     free(x->values);
     for (int r = 0; r < 2; r++)
-        for (unsigned i = 0; i < KVC_GRADIENTS_RUNS; i++) free(x->gradient[r][i]);
+        for (unsigned i = 0; i < KVC_LAYER_RUNS; i++) free(x->gradient[r][i]);
 }
 
 /* --- attention --- */
@@ -315,8 +315,8 @@ struct attention {
 
 static int attend_some(void *state, uint64_t item, void **result, struct kvc_error *e) {
     const struct attention *a = state;
-    const size_t g = (size_t)(item / KVC_GRADIENTS_RUNS), dim_v = a->x->dim_v;
-    const unsigned run = (unsigned)(item % KVC_GRADIENTS_RUNS);
+    const size_t g = (size_t)(item / KVC_LAYER_RUNS), dim_v = a->x->dim_v;
+    const unsigned run = (unsigned)(item % KVC_LAYER_RUNS);
     struct head h;
     *result = NULL;
     int status = head_forward(a->x, a->m, g, run, &h, e);
@@ -331,9 +331,7 @@ static int attend_some(void *state, uint64_t item, void **result, struct kvc_err
 static int attend(const struct kvc_gradients_layer *x, const struct kvc_gradients_model *m,
                   int back, struct kvc_error *e) {
     struct attention a = {x, m, back};
-    const struct kvc_job job = {.n = x->heads * KVC_GRADIENTS_RUNS,
-                                .work = attend_some,
-                                .state = &a};
+    const struct kvc_job job = {.n = x->heads * KVC_LAYER_RUNS, .work = attend_some, .state = &a};
     return kvc_parallel(&job, m->threads, e);
 }
 
@@ -466,7 +464,7 @@ int kvc_gradients_layer_back(struct kvc_gradients_layer *x, const struct kvc_gra
     float *room = kvc_alloc(n, d * sizeof *room), *in = kvc_alloc(n, d * sizeof *in);
     int status = room && in ? 0 : kvc_fail_memory(e, "a layer");
     for (int r = 0; r < 2; r++)
-        for (unsigned i = 0; i < KVC_GRADIENTS_RUNS && !status; i++) {
+        for (unsigned i = 0; i < KVC_LAYER_RUNS && !status; i++) {
             const size_t width = x->heads * (r ? x->dim_v : x->dim);
             x->gradient[r][i] = kvc_alloc(kvc_gradients_seen(m, x->number, i) + 1,
                                           width * sizeof *room);

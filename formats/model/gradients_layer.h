@@ -4,8 +4,11 @@
 #define KVC_GRADIENTS_LAYER_H
 
 #include "codecs/rope.h"
-#include "formats/model/gradients.h"
+#include "formats/cache/cache.h"
+#include "formats/model/weights.h"
 #include "formats/model/weights_product.h"
+
+enum { KVC_LAYER_RUNS = 3 }; /* as KVC_GRADIENTS_RUNS */
 
 /* Tokens at positions `position`, `position` + 1, ... They see each other, and the cached rows
  * before them. */
@@ -23,7 +26,7 @@ struct kvc_gradients_model {
     size_t width; /* d */
     float epsilon;
     int gelu; /* 0: the gate is SiLU */
-    struct kvc_gradients_run run[KVC_GRADIENTS_RUNS];
+    struct kvc_gradients_run run[KVC_LAYER_RUNS];
     size_t rows; /* of all runs */
 };
 
@@ -45,7 +48,7 @@ struct kvc_gradients_layer {
     float *q_raw, *k_raw; /* before the norm of heads */
     float *attended, *added, *middle, *ffn_in, *gated, *upped, *ffn_out;
     float *of_q, *of_k, *of_v, *of_attended;
-    float *gradient[2][KVC_GRADIENTS_RUNS]; /* of the cached rows; NULL: not asked for */
+    float *gradient[2][KVC_LAYER_RUNS]; /* of the cached rows; NULL: not asked for */
 };
 
 /* Loads layer `number` of the cache. On failure, too, *x is to be freed. */
