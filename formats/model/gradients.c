@@ -65,7 +65,8 @@ static int list_layers(struct pass *p, struct kvc_error *e) {
         const enum kvc_part_kind kind = c->part[l->part].kind;
         if ((kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) || l->tensor[0] == KVC_NONE ||
             l->tensor[1] == KVC_NONE || c->tensor[l->tensor[0]].role != KVC_ROLE_K ||
-            c->tensor[l->tensor[1]].role != KVC_ROLE_V)
+            c->tensor[l->tensor[1]].role != KVC_ROLE_V ||
+            c->tensor[l->tensor[0]].shape.heads != c->tensor[l->tensor[1]].shape.heads)
             continue;
         if (l->index >= c->n_layers || p->number[l->index] != KVC_NONE)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the cache has not each layer once");
@@ -87,7 +88,8 @@ static int find_once(struct pass *p, struct kvc_error *e) {
     if (p->scale == 0) p->scale = sqrtf((float)p->m.width);
     int found = kvc_weights_matrix(w, p->naming, KVC_WEIGHT_EMBEDDING, 0, p->m.width, 0,
                                    &p->embedding, e);
-    if (!found) kvc_weights_missing(w, p->embedding.tensor.name, e);
+    if (!found)
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "the weights have no '%s'", p->embedding.tensor.name);
     if (found <= 0) return -1;
     found = kvc_weights_matrix(w, p->naming, KVC_WEIGHT_LOGITS, 0, p->m.width, 0, &p->logits, e);
     if (found < 0) return -1;
@@ -242,6 +244,7 @@ static int back(const struct pass *p, kvc_gradients_fn *take, void *state, struc
         status = kvc_gradients_layer_load(&x, &p->m, p->number[i], e);
         if (!status) status = kvc_gradients_layer_forward(&x, &p->m, p->h + i * n, of + n, e);
         if (!status) status = kvc_gradients_layer_back(&x, &p->m, p->h + i * n, of, e);
+        g.weights = kvc_gradients_layer_weights(&x, &p->m);
         for (unsigned r = 0; r < KVC_GRADIENTS_RUNS; r++) {
             g.run[r].tokens = p->m.run[r].n;
             g.run[r].position = p->m.run[r].position;

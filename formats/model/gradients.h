@@ -15,6 +15,7 @@ enum { KVC_GRADIENTS_RUNS = 3 };
 struct kvc_gradients {
     const struct kvc_cache *c; /* whose rows are binary32 */
     uint32_t layer;            /* its number in c */
+    uint64_t weights;          /* in its matrices */
     struct {
         uint64_t tokens;    /* whose log-probabilities are summed */
         int64_t position;   /* of the first */

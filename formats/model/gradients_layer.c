@@ -65,7 +65,9 @@ static int load_matrices(struct kvc_gradients_layer *x, const struct kvc_gradien
         const size_t out = i == 1 ? 0 : i == 2 ? x->gate.out : d;
         const int found = kvc_weights_matrix(m->weights, naming, which[i], index, in, out, all[i],
                                              e);
-        if (found <= 0) return found ? -1 : kvc_weights_missing(m->weights, all[i]->tensor.name, e);
+        if (!found)
+            kvc_fail(e, KVC_ERR_UNSUPPORTED, "the weights have no '%s'", all[i]->tensor.name);
+        if (found <= 0) return -1;
     }
     if (kvc_weights_norm(m->weights, naming, KVC_WEIGHT_FFN_NORM, index, d, &x->ffn_norm, e) < 0 ||
         kvc_weights_norm(m->weights, naming, KVC_WEIGHT_ATTENTION_AFTER, index, d,
@@ -167,6 +169,12 @@ void kvc_gradients_layer_free(struct kvc_gradients_layer *x) {
     free(x->values);
     for (int r = 0; r < 2; r++)
         for (unsigned i = 0; i < KVC_LAYER_RUNS; i++) free(x->gradient[r][i]);
+}
+
+uint64_t kvc_gradients_layer_weights(const struct kvc_gradients_layer *x,
+                                     const struct kvc_gradients_model *m) {
+    const size_t heads = (x->group + 1) * x->heads; /* of queries and K; of attention's output, V */
+    return (uint64_t)m->width * (heads * (x->dim + x->dim_v) + 3 * x->gate.out);
 }
 
 /* --- attention --- */
@@ -354,7 +362,8 @@ static int project(struct kvc_gradients_layer *x, const struct kvc_gradients_mod
                    float *raw, const float *matrix, const float *bias, const float *norm,
                    size_t heads, struct kvc_error *e) {
     const size_t width = heads * x->dim;
-    if (kvc_multiply(raw, width, x->in, m->rows, m->width, matrix, width, width, 0, e)) return -1;
+    if (kvc_multiply_wide(raw, x->in, m->rows, m->width, matrix, width, 0, m->threads, e))
+        return -1;
     for (size_t i = 0; i < m->rows && bias; i++)
         kvc_kernels_get()->add_scaled(raw + i * width, bias, 1, width);
     for (size_t i = 0; i < m->rows * heads; i++) {
@@ -389,8 +398,8 @@ static int project_back(struct kvc_gradients_layer *x, const struct kvc_gradient
                                 m->epsilon);
         memcpy(of + i * x->dim, head, x->dim * sizeof *head);
     }
-    const int status = kvc_multiply(room, m->width, of, m->rows, width, matrix, width, m->width, 1,
-                                    e);
+    const int status = kvc_multiply_wide(room, of, m->rows, width, matrix, m->width, 1, m->threads,
+                                         e);
     if (!status) kvc_kernels_get()->add_scaled(in, room, 1, n);
     free(room);
     return status;
@@ -405,7 +414,7 @@ int kvc_gradients_layer_forward(struct kvc_gradients_layer *x, const struct kvc_
     if (project(x, m, x->q, x->q_raw, x->to_q.q, x->to_q.bias, x->to_q.q_norm, x->heads * x->group,
                 e) ||
         project(x, m, x->k, x->k_raw, kv->k, kv->k_bias, x->to_q.k_norm, x->heads, e) ||
-        kvc_multiply(x->v, width_v, x->in, n, d, kv->v, width_v, width_v, 0, e))
+        kvc_multiply_wide(x->v, x->in, n, d, kv->v, width_v, 0, m->threads, e))
         return -1;
     for (size_t i = 0; i < n && kv->v_bias; i++)
         kvc_kernels_get()->add_scaled(x->v + i * width_v, kv->v_bias, 1, width_v);
@@ -480,7 +489,8 @@ int kvc_gradients_layer_back(struct kvc_gradients_layer *x, const struct kvc_gra
         status = kvc_weights_multiply_back(x->of_attended, room, n, &x->out, m->threads, e);
     }
     if (!status) status = attend(x, m, 1, e);
-    if (!status) status = kvc_multiply(in, d, x->of_v, n, width_v, x->to_kv.v, width_v, d, 1, e);
+    if (!status)
+        status = kvc_multiply_wide(in, x->of_v, n, width_v, x->to_kv.v, d, 1, m->threads, e);
     if (!status)
         status = project_back(x, m, x->of_k, x->k_raw, x->to_kv.k, x->to_q.k_norm, x->heads, in,
                               e) ||

@@ -61,6 +61,9 @@ int kvc_gradients_layer_forward(struct kvc_gradients_layer *x, const struct kvc_
 /* After that: replaces the gradient of the layer's output by that of h, and sets x->gradient. */
 int kvc_gradients_layer_back(struct kvc_gradients_layer *x, const struct kvc_gradients_model *m,
                              const float *h, float *of, struct kvc_error *e);
+/* Returns how many weights its matrices have. */
+uint64_t kvc_gradients_layer_weights(const struct kvc_gradients_layer *x,
+                                     const struct kvc_gradients_model *m);
 /* Returns how many cached rows of the layer a run sees. */
 size_t kvc_gradients_seen(const struct kvc_gradients_model *m, uint32_t number, unsigned run);
 

@@ -17,6 +17,10 @@
 /* weight of a head at least, of the mean of all: one that nothing depends on has no metric */
 #define LEAST 1e-6
 #define NOTHING 1e-100
+/* Caches that are measured at most, and at least; weights that gradients go through before no more
+ * than these are: minutes of a core. */
+enum { CACHES_MOST = 6, CACHES_LEAST = 2 };
+#define WEIGHTS 4e9
 
 /* Adds M of a run to `metric`: products of the gradients of rows. The run's tokens stand for
  * `tokens`, of which most are farther from the rows: attention to near rows would be to tokens of
@@ -95,6 +99,7 @@ static int take(void *state, const struct kvc_gradients *g, struct kvc_error *e)
         if (!to->part[r].sum || to->part[r].heads != shape->heads || to->part[r].dim != shape->dim)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "not all layers are learnt from");
     }
+    l->weights += (double)g->weights;
     if (kvc_learn_rope(l, g->c, g->layer, to, &rope, e)) return -1;
     int status = take_part(g, 0, &rope, to, &to->part[0], e);
     if (!status) status = take_part(g, 1, &none, to, &to->part[1], e);
@@ -104,7 +109,9 @@ static int take(void *state, const struct kvc_gradients *g, struct kvc_error *e)
 
 int kvc_learner_measure(struct kvc_learner *l, const struct kvc_cache *c,
                         const struct kvc_weights *w, unsigned threads, struct kvc_error *e) {
-    if (l->base || l->measured >= KVC_LEARN_MEASURED) return 0;
+    if (l->base || l->measured >= CACHES_MOST ||
+        (l->measured >= CACHES_LEAST && l->weights > WEIGHTS))
+        return 0;
     if (kvc_gradients_measure(c, w, threads, take, l, e)) return -1;
     l->measured++;
     return 0;

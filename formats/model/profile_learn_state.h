@@ -65,6 +65,7 @@ struct kvc_learner {
     int rope_known, rope_unknown;
     enum kvc_pairing pairing; /* of the first cache */
     struct kvc_meta meta;     /* of the first cache */
+    double weights;           /* that gradients went through, of all caches */
     unsigned back;            /* layers before a layer from which it is predicted; 0: none */
     /* the profile that gets the predictors; NULL: all is learnt. The caller's */
     struct kvc_profile *base;
@@ -93,9 +94,9 @@ int kvc_learn_attention(const struct kvc_cache *c, uint32_t layer, const struct 
 /* Sets attention_scale of all layers. */
 void kvc_learn_attention_settle(struct kvc_learner *l);
 
-/* Tokens of a continuation, and of all that is said again, in the metric (kvc-profile(5)); caches
- * whose gradients are measured at most. */
-enum { KVC_LEARN_TOKENS = 512, KVC_LEARN_AGAIN = 256, KVC_LEARN_MEASURED = 6 };
+/* Tokens of a continuation, and of what is said again at one place, in the metric
+ * (kvc-profile(5)). */
+enum { KVC_LEARN_TOKENS = 512, KVC_LEARN_AGAIN = 256 };
 /* Sets `least` of all parts (profile_learn_gradients.c). */
 void kvc_learn_gradients_settle(struct kvc_learner *l);
 /* Sets metric[channel][channel] to that of a head of a part whose `least` is not 0. */

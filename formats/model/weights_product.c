@@ -35,6 +35,30 @@ int kvc_multiply(float *y, size_t y_stride, const float *a, size_t rows, size_t 
     return 0;
 }
 
+/* Columns of a product, as items of a job. */
+struct columns {
+    float *y;
+    const float *a, *b;
+    size_t rows, k, n;
+    int turned;
+};
+
+static int multiply_columns(void *state, uint64_t item, void **result, struct kvc_error *e) {
+    const struct columns *p = state;
+    const size_t first = (size_t)item * OUT, n = p->n - first < OUT ? p->n - first : OUT;
+    *result = NULL;
+    return kvc_multiply(p->y + first, p->n, p->a, p->rows, p->k,
+                        p->b + (p->turned ? first * p->k : first), p->turned ? p->k : p->n, n,
+                        p->turned, e);
+}
+
+int kvc_multiply_wide(float *y, const float *a, size_t rows, size_t k, const float *b, size_t n,
+                      int turned, unsigned threads, struct kvc_error *e) {
+    struct columns p = {y, a, b, rows, k, n, turned};
+    const struct kvc_job job = {.n = (n + OUT - 1) / OUT, .work = multiply_columns, .state = &p};
+    return kvc_parallel(&job, threads, e);
+}
+
 /* --- matrices of a file --- */
 
 int kvc_weights_matrix(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
@@ -44,7 +68,7 @@ int kvc_weights_matrix(const struct kvc_weights *w, const struct kvc_weights_nam
     const int found = kvc_weights_find(w, naming, which, layer, &m->tensor, e);
     const struct kvc_weights_tensor *t = &m->tensor;
     if (found <= 0) return found;
-    if (t->rank != 2 || t->dim[1] != in || (out && t->dim[0] != out))
+    if (t->rank != 2 || t->dim[1] != in || !t->dim[0] || (out && t->dim[0] != out))
         return kvc_fail(e, KVC_ERR_MODEL,
                         "%s: '%s' has shape [%" PRIu64 "][%" PRIu64 "], not [%zu][%zu]", t->file,
                         t->name, t->dim[0], t->dim[1], out, in);
