@@ -11,10 +11,9 @@
 #include <math.h>
 #include <string.h>
 
-#define MIN_WEIGHT 0.02     /* of a channel, relative to the mean of its head */
-#define SPREAD_SHARE 0.03   /* of weights by spread, beside those by attention */
-#define GRADIENT_K_STEP 1.4 /* by gradients: make_profile.py */
-#define UNIT 0.55           /* of their sum: presets then have their KLD on SmolLM2 */
+#define MIN_WEIGHT 0.02   /* of a channel, relative to the mean of its head */
+#define SPREAD_SHARE 0.03 /* of weights by spread, beside those by attention */
+#define UNIT 0.55         /* of their sum: presets then have their KLD on SmolLM2 */
 
 void kvc_learnt_basis_free(struct kvc_learnt_basis *b) {
     free(b->mean);
@@ -131,7 +130,7 @@ static int find_by_gradients(const struct kvc_learnt_part *p, int is_v, size_t h
         multiply(gram, half, root, dim);
         status = kvc_gram_eigen(vector, value, gram, dim, dim, e);
     }
-    const double step = is_v ? 1 : GRADIENT_K_STEP;
+    const double step = is_v ? 1 : KVC_LEARN_GRADIENT_STEP;
     for (size_t j = 0; j < dim && !status; j++) {
         for (size_t d = 0; d < dim; d++) {
             double sum = 0;

@@ -184,10 +184,13 @@ static int put_metric(struct file *f, const struct kvc_learner *l, struct kvc_er
 }
 
 static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
-    char made[128], step[32];
-    kvc_number_print(step, sizeof step, 6, KVC_LEARN_K_STEP);
-    snprintf(made, sizeof made, "kvc-profile learn, kvc " KVC_VERSION ", from %u caches; K step %s",
-             l->caches, step);
+    char made[160], step[32], gradients[32] = "";
+    const int measured = kvc_learner_has_gradients(l);
+    kvc_number_print(step, sizeof step, 6, measured ? KVC_LEARN_GRADIENT_STEP : KVC_LEARN_K_STEP);
+    if (measured) snprintf(gradients, sizeof gradients, ", gradients of %u", l->measured);
+    snprintf(made, sizeof made,
+             "kvc-profile learn, kvc " KVC_VERSION ", from %u caches%s; K step %s", l->caches,
+             gradients, step);
     const struct kvc_facts *facts = &l->meta.facts;
     int status = put_text(f, "kvc.profile", "1", e) || put_count(f, "model.layers", l->layers, e) ||
                  put_shape(f, l, e);
