@@ -248,7 +248,9 @@ static int add_with_weights(struct kvc_learning *l, const struct kvc_cache *c,
     l->estimated += queries != NULL;
     const int status = kvc_learner_add(l->learner, c, queries, e);
     kvc_cache_free(queries);
-    if (!status) kvc_learner_measure(l->learner, c, w, threads, &l->why_not_measured);
+    if (!status)
+        kvc_learner_measure(l->learner, c, w, threads, l->options.stop, l->options.stop_state,
+                            &l->why_not_measured);
     return status;
 }
 

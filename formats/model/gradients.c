@@ -32,7 +32,8 @@ struct pass {
     struct kvc_weights_matrix embedding, logits;
     float *last_norm, scale;  /* of embeddings */
     uint32_t layers, *number; /* of each layer of the model in the cache */
-    float *h;                 /* [layers + 1][rows][width]: what enters each layer */
+    const struct kvc_gradients_taker *to;
+    float *h; /* [layers + 1][rows][width]: what enters each layer */
 };
 
 /* Architectures whose layers are a LLaMA's, but for what tensors tell. */
@@ -175,10 +176,16 @@ static int check_rows(const struct pass *p, const struct kvc_gradients_layer *x,
     return 0;
 }
 
+static int check_stop(const struct pass *p, struct kvc_error *e) {
+    if (!p->to->stop || !p->to->stop(p->to->stop_state)) return 0;
+    return kvc_fail(e, KVC_ERR_IO, "there was no time for it");
+}
+
 static int forward(struct pass *p, struct kvc_error *e) {
     const size_t n = p->m.rows * p->m.width;
     for (uint32_t i = 0; i < p->layers; i++) {
         struct kvc_gradients_layer x;
+        if (check_stop(p, e)) return -1;
         int status = kvc_gradients_layer_load(&x, &p->m, p->number[i], e);
         if (!status)
             status = kvc_gradients_layer_forward(&x, &p->m, p->h + i * n, p->h + (i + 1) * n, e);
@@ -233,12 +240,12 @@ static int predict(const struct pass *p, float *of, struct kvc_error *e) {
     return status;
 }
 
-static int back(const struct pass *p, kvc_gradients_fn *take, void *state, struct kvc_error *e) {
+static int back(const struct pass *p, struct kvc_error *e) {
     const size_t n = p->m.rows * p->m.width;
     float *of = kvc_alloc(2 * n, sizeof *of);
     if (!of) return kvc_fail_memory(e, "gradients");
     int status = predict(p, of, e);
-    for (uint32_t i = p->layers; i-- && !status;) {
+    for (uint32_t i = p->layers; i-- && !status && !(status = check_stop(p, e));) {
         struct kvc_gradients_layer x;
         struct kvc_gradients g = {.c = p->m.c, .layer = p->number[i]};
         status = kvc_gradients_layer_load(&x, &p->m, p->number[i], e);
@@ -252,7 +259,7 @@ static int back(const struct pass *p, kvc_gradients_fn *take, void *state, struc
             g.run[r].rows = kvc_gradients_seen(&p->m, p->number[i], r);
             for (int v = 0; v < 2; v++) g.run[r].of[v] = x.gradient[v][r];
         }
-        if (!status) status = take(state, &g, e);
+        if (!status) status = p->to->take(p->to->state, &g, e);
         kvc_gradients_layer_free(&x);
     }
     free(of);
@@ -260,15 +267,15 @@ static int back(const struct pass *p, kvc_gradients_fn *take, void *state, struc
 }
 
 int kvc_gradients_measure(const struct kvc_cache *c, const struct kvc_weights *w, unsigned threads,
-                          kvc_gradients_fn *take, void *state, struct kvc_error *e) {
-    struct pass p = {.m = {.weights = w, .threads = threads}};
+                          const struct kvc_gradients_taker *to, struct kvc_error *e) {
+    struct pass p = {.m = {.weights = w, .threads = threads}, .to = to};
     struct kvc_cache *view = NULL;
     int status = kvc_layers_need_numbers(c, e);
     if (!status && !(view = kvc_view_float(c, e))) status = -1;
     p.m.c = view;
     if (!status)
         status = known_kind(&p, e) || list_layers(&p, e) || find_once(&p, e) ||
-                 choose_runs(&p, e) || embed(&p, e) || forward(&p, e) || back(&p, take, state, e);
+                 choose_runs(&p, e) || embed(&p, e) || forward(&p, e) || back(&p, e);
     free(p.number);
     free(p.last_norm);
     free(p.h);

@@ -8,7 +8,7 @@
 #include "formats/model/weights.h"
 
 /* The runs through the model: the cache's last tokens again, and two places of its text said again
- * behind its end. */
+ * after its end. */
 enum { KVC_GRADIENTS_RUNS = 3 };
 
 /* Gradients with respect to the rows of a layer. */
@@ -24,13 +24,18 @@ struct kvc_gradients {
         const float *of[2]; /* K after RoPE and V: [rows][heads * dim] */
     } run[KVC_GRADIENTS_RUNS];
 };
-typedef int kvc_gradients_fn(void *state, const struct kvc_gradients *g, struct kvc_error *e);
+/* What is done with the gradients of each layer, the last first. */
+struct kvc_gradients_taker {
+    int (*take)(void *state, const struct kvc_gradients *g, struct kvc_error *e);
+    int (*stop)(void *state); /* asked before each layer: 1 ends the work; NULL: never */
+    void *state, *stop_state;
+};
 
-/* Calls take() for each layer, the last first. By `threads` threads at most (0: one per core); not
+/* Measures the gradients. By `threads` threads at most (0: one per core); not
  * the same on every machine. KVC_ERR_UNSUPPORTED where the cache has no token ids, or the model is
  * of another kind than those of GRADIENTS.md; KVC_ERR_MODEL where K and V of the weights are not
  * those of the cache. */
 int kvc_gradients_measure(const struct kvc_cache *c, const struct kvc_weights *w, unsigned threads,
-                          kvc_gradients_fn *take, void *state, struct kvc_error *e);
+                          const struct kvc_gradients_taker *to, struct kvc_error *e);
 
 #endif

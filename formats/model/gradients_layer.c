@@ -192,7 +192,7 @@ struct head {
     const struct kvc_gradients_run *run;
     size_t seen, rows, columns; /* cached rows; rows of Q; of K and V */
     float *q, *k, *v, *p, *o;
-    float *of_p, *of_o, *turned; /* turned: [columns][rows] */
+    float *of_p, *of_o, *transposed; /* transposed: [columns][rows] */
 };
 
 static void head_free(struct head *h) {
@@ -203,7 +203,7 @@ static void head_free(struct head *h) {
     free(h->o);
     free(h->of_p);
     free(h->of_o);
-    free(h->turned);
+    free(h->transposed);
 }
 
 /* Copies the rows of a head between [row][heads][dim] and [row][dim]. */
@@ -278,17 +278,17 @@ static int head_back(const struct kvc_gradients_layer *x, size_t g, unsigned run
     const size_t dim = x->dim, dim_v = x->dim_v, wide = dim > dim_v ? dim : dim_v;
     h->of_o = kvc_alloc(h->rows, dim_v * sizeof *h->of_o);
     h->of_p = kvc_alloc(h->rows, h->columns * sizeof *h->of_p);
-    h->turned = kvc_alloc(h->columns, h->rows * sizeof *h->turned);
+    h->transposed = kvc_alloc(h->columns, h->rows * sizeof *h->transposed);
     float *of = kvc_alloc(h->columns + h->rows, wide * sizeof *of);
-    int status = h->of_o && h->of_p && h->turned && of ? 0 : kvc_fail_memory(e, "attention");
+    int status = h->of_o && h->of_p && h->transposed && of ? 0 : kvc_fail_memory(e, "attention");
     for (size_t i = 0; i < h->run->n && !status; i++)
         memcpy(h->of_o + i * x->group * dim_v,
                x->of_attended + ((h->run->first + i) * x->heads + g) * x->group * dim_v,
                x->group * dim_v * sizeof *h->of_o);
     if (!status) { /* V: P' of O */
-        turn(h->turned, h->p, h->rows, h->columns);
-        status = kvc_multiply(of, dim_v, h->turned, h->columns, h->rows, h->of_o, dim_v, dim_v, 0,
-                              e);
+        turn(h->transposed, h->p, h->rows, h->columns);
+        status = kvc_multiply(of, dim_v, h->transposed, h->columns, h->rows, h->of_o, dim_v, dim_v,
+                              0, e);
     }
     if (!status) give(x, h, g, run, 1, of);
     if (!status)
@@ -301,8 +301,8 @@ static int head_back(const struct kvc_gradients_layer *x, size_t g, unsigned run
         for (size_t t = 0; t < h->columns; t++) s[t] = p[t] * (s[t] - mean);
     }
     if (!status) { /* K: S' Q, which is scaled */
-        turn(h->turned, h->of_p, h->rows, h->columns);
-        status = kvc_multiply(of, dim, h->turned, h->columns, h->rows, h->q, dim, dim, 0, e);
+        turn(h->transposed, h->of_p, h->rows, h->columns);
+        status = kvc_multiply(of, dim, h->transposed, h->columns, h->rows, h->q, dim, dim, 0, e);
     }
     if (!status) give(x, h, g, run, 0, of);
     if (!status) status = kvc_multiply(of, dim, h->of_p, h->rows, h->columns, h->k, dim, dim, 0, e);

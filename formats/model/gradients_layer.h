@@ -1,4 +1,4 @@
-/* gradients_layer.h: one layer of a transformer, forward and back, for runs of tokens behind the
+/* gradients_layer.h: one layer of a transformer, forward and back, for runs of tokens after the
  * rows of a cache. Only for gradients*.c; others use gradients.h. */
 #ifndef KVC_GRADIENTS_LAYER_H
 #define KVC_GRADIENTS_LAYER_H

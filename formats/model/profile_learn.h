@@ -23,10 +23,12 @@ void kvc_learner_predict(struct kvc_learner *l, unsigned back, struct kvc_profil
 int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c,
                     const struct kvc_cache *estimated, struct kvc_error *e);
 /* Measures, after that, what the model's predictions say of errors in the cache (gradients.h);
- * nothing where enough caches were measured. A profile has the metric fisher if all layers were. On
- * failure the learner stays as good as before. */
+ * nothing where enough caches were measured. stop(), which may be NULL, ends the work early by 1. A
+ * profile has the metric fisher if all layers were. On failure the learner stays as good as before.
+ */
 int kvc_learner_measure(struct kvc_learner *l, const struct kvc_cache *c,
-                        const struct kvc_weights *w, unsigned threads, struct kvc_error *e);
+                        const struct kvc_weights *w, unsigned threads, int (*stop)(void *state),
+                        void *state, struct kvc_error *e);
 int kvc_learner_has_gradients(const struct kvc_learner *l);
 /* Returns 1 when RoPE of K was known. */
 int kvc_learner_knows_rope(const struct kvc_learner *l);

@@ -153,7 +153,7 @@ static int find_head(const struct kvc_learnt_layer *l, int is_v, size_t h, const
                      double layer_variance, struct kvc_learnt_basis *b, struct kvc_error *e) {
     const struct kvc_learnt_part *p = &l->part[is_v];
     const size_t dim = p->dim;
-    if (p->least > 0) return find_by_gradients(p, is_v, h, covariance, b, e);
+    if (p->minimum > 0) return find_by_gradients(p, is_v, h, covariance, b, e);
     double *gram = kvc_alloc(dim + 3, dim * sizeof *gram),
            *variance = gram ? gram + dim * dim : NULL;
     double *weight = gram ? variance + dim : NULL, *value = gram ? weight + dim : NULL;

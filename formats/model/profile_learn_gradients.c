@@ -108,11 +108,13 @@ static int take(void *state, const struct kvc_gradients *g, struct kvc_error *e)
 }
 
 int kvc_learner_measure(struct kvc_learner *l, const struct kvc_cache *c,
-                        const struct kvc_weights *w, unsigned threads, struct kvc_error *e) {
+                        const struct kvc_weights *w, unsigned threads, int (*stop)(void *state),
+                        void *state, struct kvc_error *e) {
+    const struct kvc_gradients_taker to = {take, stop, l, state};
     if (l->base || l->measured >= CACHES_MOST ||
         (l->measured >= CACHES_LEAST && l->weights > WEIGHTS))
         return 0;
-    if (kvc_gradients_measure(c, w, threads, take, l, e)) return -1;
+    if (kvc_gradients_measure(c, w, threads, &to, e)) return -1;
     l->measured++;
     return 0;
 }
@@ -134,14 +136,14 @@ void kvc_learn_gradients_settle(struct kvc_learner *l) {
                 mean += exp(p->weight[h] / p->measured);
         }
         for (uint32_t i = 0; i < l->layers; i++)
-            l->layer[i].part[r].least = heads > 0 ? fmax(LEAST * mean / heads, NOTHING) : 0;
+            l->layer[i].part[r].minimum = heads > 0 ? fmax(LEAST * mean / heads, NOTHING) : 0;
     }
 }
 
 void kvc_learn_metric(const struct kvc_learnt_part *p, size_t head, double *metric) {
     const size_t dim = p->dim;
     const double weight = exp(p->weight[head] / p->measured),
-                 more = fmax(REGULAR * weight, p->least);
+                 more = fmax(REGULAR * weight, p->minimum);
     for (size_t a = 0; a < dim; a++)
         for (size_t b = a; b < dim; b++)
             metric[a * dim + b] = metric[b * dim + a] = p->form[(head * dim + a) * dim + b] *

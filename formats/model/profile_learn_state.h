@@ -19,7 +19,7 @@ struct kvc_learnt_part {
     /* Of `measured` caches (profile_learn_gradients.c): sums of their metrics, each divided by its
      * weight, the mean of its diagonal; and of the logarithms of these. Like gram, and [head]. */
     double *form, *weight, measured;
-    double least; /* added to the diagonal at least; 0: gradients are not known of all layers */
+    double minimum; /* added to the diagonal at least; 0: gradients are not known of all layers */
 };
 
 struct kvc_learnt_layer {
@@ -97,9 +97,9 @@ void kvc_learn_attention_settle(struct kvc_learner *l);
 /* Tokens of a continuation, and of what is said again at one place, in the metric
  * (kvc-profile(5)). */
 enum { KVC_LEARN_TOKENS = 512, KVC_LEARN_AGAIN = 256 };
-/* Sets `least` of all parts (profile_learn_gradients.c). */
+/* Sets `minimum` of all parts (profile_learn_gradients.c). */
 void kvc_learn_gradients_settle(struct kvc_learner *l);
-/* Sets metric[channel][channel] to that of a head of a part whose `least` is not 0. */
+/* Sets metric[channel][channel] to that of a head of a part whose `minimum` is not 0. */
 void kvc_learn_metric(const struct kvc_learnt_part *p, size_t head, double *metric);
 
 /* Keeps the rows of a cache for learning predictors (profile_learn_samples.c). */

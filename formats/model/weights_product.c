@@ -14,16 +14,16 @@
 enum { OUT = 4 * KVC_TILE, COLUMNS = 256, PIECE = 2048 };
 
 int kvc_multiply(float *y, size_t y_stride, const float *a, size_t rows, size_t k, const float *b,
-                 size_t b_stride, size_t n, int turned, struct kvc_error *e) {
+                 size_t b_stride, size_t n, int transposed, struct kvc_error *e) {
     float *tile = kvc_alloc_lines(k + rows, KVC_TILE * sizeof *tile);
     if (!tile) return kvc_fail_memory(e, "a product");
     float *own = tile + k * KVC_TILE;
     for (size_t first = 0; first < n; first += KVC_TILE) {
         const size_t here = n - first < KVC_TILE ? n - first : KVC_TILE;
         if (here < KVC_TILE) memset(tile, 0, k * KVC_TILE * sizeof *tile);
-        for (size_t c = 0; c < here && turned; c++)
+        for (size_t c = 0; c < here && transposed; c++)
             for (size_t i = 0; i < k; i++) tile[i * KVC_TILE + c] = b[(first + c) * b_stride + i];
-        for (size_t i = 0; i < k && !turned; i++)
+        for (size_t i = 0; i < k && !transposed; i++)
             memcpy(tile + i * KVC_TILE, b + i * b_stride + first, here * sizeof *tile);
         const int whole = here == KVC_TILE;
         kvc_kernels_get()->multiply_tiles(whole ? y + first : own, whole ? y_stride : KVC_TILE, a,
@@ -40,7 +40,7 @@ struct columns {
     float *y;
     const float *a, *b;
     size_t rows, k, n;
-    int turned;
+    int transposed;
 };
 
 static int multiply_columns(void *state, uint64_t item, void **result, struct kvc_error *e) {
@@ -48,13 +48,13 @@ static int multiply_columns(void *state, uint64_t item, void **result, struct kv
     const size_t first = (size_t)item * OUT, n = p->n - first < OUT ? p->n - first : OUT;
     *result = NULL;
     return kvc_multiply(p->y + first, p->n, p->a, p->rows, p->k,
-                        p->b + (p->turned ? first * p->k : first), p->turned ? p->k : p->n, n,
-                        p->turned, e);
+                        p->b + (p->transposed ? first * p->k : first), p->transposed ? p->k : p->n,
+                        n, p->transposed, e);
 }
 
 int kvc_multiply_wide(float *y, const float *a, size_t rows, size_t k, const float *b, size_t n,
-                      int turned, unsigned threads, struct kvc_error *e) {
-    struct columns p = {y, a, b, rows, k, n, turned};
+                      int transposed, unsigned threads, struct kvc_error *e) {
+    struct columns p = {y, a, b, rows, k, n, transposed};
     const struct kvc_job job = {.n = (n + OUT - 1) / OUT, .work = multiply_columns, .state = &p};
     return kvc_parallel(&job, threads, e);
 }

@@ -30,12 +30,12 @@ int kvc_weights_multiply_back(float *x, const float *y, size_t rows,
 int kvc_weights_row(float *to, const struct kvc_weights_matrix *m, uint64_t row,
                     struct kvc_error *e);
 
-/* Sets y[rows][n] to a[rows][k] times b[k][n]; with `turned` b is [n][k]. Rows of y are y_stride
- * floats apart, those of b b_stride. */
+/* Sets y[rows][n] to a[rows][k] times b[k][n]; with `transposed` b is [n][k]. Rows of y are
+ * y_stride floats apart, those of b b_stride. */
 int kvc_multiply(float *y, size_t y_stride, const float *a, size_t rows, size_t k, const float *b,
-                 size_t b_stride, size_t n, int turned, struct kvc_error *e);
+                 size_t b_stride, size_t n, int transposed, struct kvc_error *e);
 /* The same without strides, by `threads` threads at most (0: one per core). */
 int kvc_multiply_wide(float *y, const float *a, size_t rows, size_t k, const float *b, size_t n,
-                      int turned, unsigned threads, struct kvc_error *e);
+                      int transposed, unsigned threads, struct kvc_error *e);
 
 #endif

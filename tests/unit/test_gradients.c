@@ -366,11 +366,13 @@ static int compare(void *state, const struct kvc_gradients *g, struct kvc_error 
 }
 
 static int measure(const struct kvc_cache *c, const char *path, unsigned threads,
-                   kvc_gradients_fn *take, void *state, struct kvc_error *e) {
+                   int (*take)(void *state, const struct kvc_gradients *g, struct kvc_error *e),
+                   int (*stop)(void *state), void *state, struct kvc_error *e) {
+    const struct kvc_gradients_taker to = {take, stop, state, state};
     *e = (struct kvc_error){.message = ""};
     struct kvc_weights *w = kvc_weights_open(path, e);
     if (!w) return -1;
-    const int status = kvc_gradients_measure(c, w, threads, take, state, e);
+    const int status = kvc_gradients_measure(c, w, threads, &to, e);
     kvc_weights_close(w);
     return status;
 }
@@ -388,7 +390,7 @@ static void test_gradients(void **state) {
                 restore();
                 run_tokens(run, x.label[run], 1);
             }
-            if (measure(c, put_model(gguf, "none"), 2, compare, &x, &e))
+            if (measure(c, put_model(gguf, "none"), 2, compare, NULL, &x, &e))
                 fail_msg("kind %d: %s", kind, e.message);
             assert_int_equal(x.layers, LAYERS);
             kvc_cache_free(c);
@@ -420,7 +422,7 @@ static void test_learnt(void **state) {
         struct kvc_buffer bytes = {0};
         struct kvc_sink out = kvc_sink_buffer(&bytes);
         assert_int_equal(kvc_learner_add(l, c, NULL, &e), 0);
-        if (known && kvc_learner_measure(l, c, w, 1, &e)) fail_msg("%s", e.message);
+        if (known && kvc_learner_measure(l, c, w, 1, NULL, NULL, &e)) fail_msg("%s", e.message);
         assert_int_equal(kvc_learner_has_gradients(l), known);
         if (kvc_learner_write(l, &out, &e)) fail_msg("%s", e.message);
         struct kvc_profile *p = kvc_profile_open_memory(bytes.data, bytes.n, &e);
@@ -445,7 +447,7 @@ static int nothing(void *state, const struct kvc_gradients *g, struct kvc_error 
 static void refused(const struct kvc_cache *c, const char *path, enum kvc_code code,
                     const char *words) {
     struct kvc_error e;
-    assert_int_equal(measure(c, path, 1, nothing, NULL, &e), -1);
+    assert_int_equal(measure(c, path, 1, nothing, NULL, NULL, &e), -1);
     if (!strstr(e.message, words)) fail_msg("'%s' is not in: %s", words, e.message);
     assert_int_equal(e.code, code);
 }
@@ -470,11 +472,33 @@ static void test_refused(void **state) {
     kvc_cache_free(c);
 }
 
+/* stop() is asked before each layer, forward and back. */
+static int count_down(void *state) {
+    int *left = state;
+    return (*left)-- == 0;
+}
+
+static void test_stopped(void **state) {
+    (void)state;
+    make_weights(LLAMA, 1);
+    struct kvc_cache *c = make_cache(KVC_PAIRING_HALVES);
+    const char *path = put_model(1, "none");
+    struct kvc_error e;
+    for (int layers = 0; layers <= 2 * LAYERS; layers++) {
+        int left = layers;
+        assert_int_equal(measure(c, path, 1, nothing, count_down, &left, &e),
+                         layers < 2 * LAYERS ? -1 : 0);
+        assert_int_equal(left, layers < 2 * LAYERS ? -1 : 0);
+    }
+    kvc_cache_free(c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients),
         cmocka_unit_test(test_learnt),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_stopped),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
