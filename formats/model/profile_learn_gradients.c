@@ -122,7 +122,7 @@ int kvc_learner_measure(struct kvc_learner *l, const struct kvc_cache *c,
 int kvc_learner_has_gradients(const struct kvc_learner *l) {
     for (uint32_t i = 0; i < l->layers; i++)
         for (int r = 0; r < 2; r++)
-            if (l->layer[i].part[r].sum && !l->layer[i].part[r].measured) return 0;
+            if (l->layer[i].part[r].sum && !(l->layer[i].part[r].measured > 0)) return 0;
     return l->layers != 0;
 }
 
