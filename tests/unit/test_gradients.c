@@ -8,6 +8,7 @@
 #include "formats/cache/mapped.h"
 #include "formats/model/gradients.h"
 #include "formats/model/profile_learn.h"
+#include "formats/model/weights_product.h"
 
 enum { LAYERS = 2, D = 12, KV = 2, Q = 4, C = 4, FFN = 20, WORDS = 30, TOKENS = 260 };
 enum { K_ROWS = KV * C, Q_ROWS = Q * C, NEAR = 64, AGAIN = 32, WINDOW = 90 };
@@ -472,6 +473,56 @@ static void test_refused(void **state) {
     kvc_cache_free(c);
 }
 
+/* Products with a matrix in blocks of ggml, in pieces of columns, there and back. */
+static void test_products(void **state) {
+    enum { OUT_ROWS = 70, COLUMNS = 320, ROWS = 5 };
+    static float w[OUT_ROWS * COLUMNS], x[ROWS * COLUMNS], y[ROWS * OUT_ROWS],
+        of_y[ROWS * OUT_ROWS], of_x[ROWS * COLUMNS], row[COLUMNS];
+    struct kvc_error e = {.message = ""};
+    (void)state;
+    for (size_t i = 0; i < OUT_ROWS * COLUMNS; i++) w[i] = (float)((int)(i * 37 % 201) - 100) / 8;
+    fill(x, ROWS * COLUMNS, 0, 1);
+    fill(of_y, ROWS * OUT_ROWS, 0, 1);
+    const struct tensor t[] = {{"blk.0.attn_k.weight", 0, 2, {K_ROWS, D}, m.layer[0].k},
+                               {"blk.0.attn_output.weight", 8, 2, {OUT_ROWS, COLUMNS}, w}};
+    put_gguf("w.gguf", "llama", t, 2);
+    struct kvc_weights *weights = kvc_weights_open(in_folder("w.gguf"), &e);
+    struct kvc_weights_tensor k;
+    struct kvc_weights_matrix matrix;
+    if (!weights) fail_msg("%s", e.message);
+    const struct kvc_weights_naming *naming = kvc_weights_find_k(weights, 0, &k, &e);
+    assert_int_equal(kvc_weights_matrix(weights, naming, KVC_WEIGHT_OUT, 0, COLUMNS, OUT_ROWS,
+                                        &matrix, &e),
+                     1);
+    for (unsigned threads = 1; threads < 4; threads += 2) {
+        assert_int_equal(kvc_weights_multiply(y, x, ROWS, &matrix, threads, &e), 0);
+        assert_int_equal(kvc_weights_multiply_back(of_x, of_y, ROWS, &matrix, threads, &e), 0);
+        for (size_t r = 0; r < ROWS; r++) {
+            for (size_t o = 0; o < OUT_ROWS; o++) {
+                double sum = 0;
+                for (size_t i = 0; i < COLUMNS; i++)
+                    sum += (double)w[o * COLUMNS + i] * (double)x[r * COLUMNS + i];
+                assert_true(fabs((double)y[r * OUT_ROWS + o] - sum) < 1e-2);
+            }
+            for (size_t i = 0; i < COLUMNS; i++) {
+                double sum = 0;
+                for (size_t o = 0; o < OUT_ROWS; o++)
+                    sum += (double)w[o * COLUMNS + i] * (double)of_y[r * OUT_ROWS + o];
+                assert_true(fabs((double)of_x[r * COLUMNS + i] - sum) < 1e-2);
+            }
+        }
+    }
+    assert_int_equal(kvc_weights_row(row, &matrix, OUT_ROWS - 1, &e), 0);
+    for (size_t i = 0; i < COLUMNS; i++) assert_true(row[i] == w[(OUT_ROWS - 1) * COLUMNS + i]);
+    assert_int_equal(kvc_weights_matrix(weights, naming, KVC_WEIGHT_OUT, 0, COLUMNS, OUT_ROWS + 1,
+                                        &matrix, &e),
+                     -1);
+    assert_int_equal(e.code, KVC_ERR_MODEL);
+    assert_int_equal(kvc_weights_matrix(weights, naming, KVC_WEIGHT_UP, 0, COLUMNS, 0, &matrix, &e),
+                     0);
+    kvc_weights_close(weights);
+}
+
 /* stop() is asked before each layer, forward and back. */
 static int count_down(void *state) {
     int *left = state;
@@ -495,10 +546,9 @@ static void test_stopped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_learnt),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_gradients), cmocka_unit_test(test_learnt),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_products),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
