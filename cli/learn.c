@@ -43,10 +43,12 @@ static int learn_from(struct kvc_learning *l, const struct cli_learn_from *from,
     return status;
 }
 
-/* Says where queries came from that no file had. A profile that is extended keeps its own. */
-static void say_queries(const struct kvc_learning_info *info) {
+/* Says what came from the weights that no file had. A profile that is extended keeps its own. */
+static void say_weights(const struct kvc_learning_info *info) {
     if (info->estimated) cli_warn("queries estimated from K, V and the weights");
     if (*info->not_estimated) cli_warn("queries cannot be estimated: %s", info->not_estimated);
+    if (info->has_gradients) cli_warn("gradients measured by the weights");
+    else if (*info->not_measured) cli_warn("gradients cannot be measured: %s", info->not_measured);
 }
 
 struct kvc_profile *cli_learn(const struct cli_learn_from *from,
@@ -61,8 +63,8 @@ struct kvc_profile *cli_learn(const struct cli_learn_from *from,
     }
     if (!status) p = kvc_learning_profile(l, e);
     if (p) kvc_learning_describe(l, info);
-    if (p && !how->base && !from->input->quiet) say_queries(info);
-    info->not_estimated = ""; /* the text is the learning's */
+    if (p && !how->base && !from->input->quiet) say_weights(info);
+    info->not_estimated = info->not_measured = ""; /* the texts are the learning's */
     kvc_learning_free(l);
     return p;
 }

@@ -333,7 +333,7 @@ lossless-table: all
 queries-table: $B/tests/quality/queries
 	@PYTHON="$(PYTHON)" sh tests/quality/queries.sh $B
 
-## estimated-table: KLDs by profiles learnt with true, estimated and no queries; QUALITY_MODEL: smollm2, gemma or FILE.gguf
+## estimated-table: KLDs by profiles learnt with true queries, with the weights and with neither; QUALITY_MODEL: smollm2, gemma or FILE.gguf
 .PHONY: estimated-table
 estimated-table: all
 	@python=$$(PYTHON="$(PYTHON)" sh tests/quality/torch.sh $(filter gemma,$(QUALITY_MODEL))) && \

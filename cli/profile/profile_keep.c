@@ -28,9 +28,10 @@ static void print_kept(const struct profile_tool *t, struct cli_report *r, const
 
 /* What was not there, and what that costs (measured on SmolLM2: man/kvc-profile.5). */
 static void say_missing(const char *path, const struct kvc_learning_info *info) {
-    cli_warn("%s: made without gradients: files come out about 1.3 to 1.9 times larger, at equal "
-             "quality, than with a profile of make_profile.py",
-             path);
+    if (!info->has_gradients)
+        cli_warn("%s: made without gradients: files come out about 1.3 to 1.9 times larger, at "
+                 "equal quality, than with them (--model gives the weights that they take)",
+                 path);
     if (!info->has_queries)
         cli_warn("%s: made without queries: no token is told from another when packing, which "
                  "costs about as much again",
@@ -53,6 +54,7 @@ static void say_learnt(const struct profile_tool *t, const struct kvc_profile *l
     cli_json_u64(&r.json, "caches", (uint64_t)t->n);
     cli_json_bool(&r.json, "queries", info->has_queries);
     cli_json_bool(&r.json, "rope", info->knows_rope);
+    cli_json_bool(&r.json, "gradients", info->has_gradients);
     cli_json_f64(&r.json, "seconds", seconds);
     cli_report_file_end(&r);
     cli_report_end(&r);

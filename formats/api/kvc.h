@@ -835,7 +835,11 @@ struct kvc_learning_options {
      */
     struct kvc_profile *base;
     int force_profile; /* add also from caches that do not fit it */
-    unsigned threads;  /* of comparing caches with it; 0: one per core */
+    unsigned threads;  /* at most; 0: one per core */
+    /* Asked while gradients are measured, which takes minutes for large models: 1 goes on without
+     * those of the cache. NULL: never. */
+    int (*stop)(void *state);
+    void *stop_state;
 };
 /* kvc_learning_new() predicts each layer from the one before. */
 KVC_API struct kvc_learning *kvc_learning_start(const struct kvc_learning_options *options,
@@ -857,6 +861,10 @@ struct kvc_learning_info {
      * learning's. */
     unsigned estimated;
     const char *not_estimated;
+    /* of every layer: what predictions say of errors in the first caches, by the weights; without,
+     * files come out larger. Why those of a cache are not known, "" if they are: likewise */
+    int has_gradients;
+    const char *not_measured;
 };
 KVC_API int kvc_learning_describe(const struct kvc_learning *l, struct kvc_learning_info *info);
 

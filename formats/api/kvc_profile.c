@@ -183,8 +183,9 @@ int kvc_shared_text(const struct kvc_token_texts *t, int64_t id, char *text, siz
 struct kvc_learning {
     struct kvc_learner *learner;
     struct kvc_learning_options options;
-    unsigned estimated;   /* caches whose queries were */
-    struct kvc_error why; /* why those of a cache were not */
+    unsigned estimated; /* caches whose queries were */
+    /* why those of a cache were not, and why its gradients were not measured */
+    struct kvc_error why, why_not_measured;
 };
 
 struct kvc_learning *kvc_learning_start(const struct kvc_learning_options *options,
@@ -237,27 +238,36 @@ static int fit_base(const struct kvc_learning_options *o, struct kvc_cache *c,
     return 0;
 }
 
-/* Returns estimates of the queries that a file lacks; NULL where there are none, or are not needed.
- */
-static struct kvc_cache *estimate(struct kvc_learning *l, const struct kvc_file *f,
-                                  const struct kvc_cache *c) {
-    const struct kvc_file *whole = kvc_file_whole(f);
-    if (l->options.base || (!whole->rebuild && !whole->model) || kvc_cache_has_queries(c))
-        return NULL;
-    struct kvc_cache *queries = kvc_given_queries(c, whole->rebuild, whole->model,
-                                                  l->options.threads, &l->why);
+/* Adds a cache with what the weights tell: estimates of queries that it lacks, and gradients. */
+static int add_with_weights(struct kvc_learning *l, const struct kvc_cache *c,
+                            const struct kvc_weights *w, struct kvc_error *e) {
+    const unsigned threads = l->options.threads;
+    struct kvc_cache *queries = kvc_cache_has_queries(c)
+                                    ? NULL
+                                    : kvc_given_queries(c, w, NULL, threads, &l->why);
     l->estimated += queries != NULL;
-    return queries;
+    const int status = kvc_learner_add(l->learner, c, queries, e);
+    kvc_cache_free(queries);
+    if (!status)
+        kvc_learner_measure(l->learner, c, w, threads, l->options.stop, l->options.stop_state,
+                            &l->why_not_measured);
+    return status;
 }
 
 int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kvc_error *e) {
     if (KVC_NULL(e, l, f)) return -1;
-    struct kvc_cache own, *queries = NULL;
+    const struct kvc_file *whole = kvc_file_whole(f);
+    const struct kvc_weights *weights = l->options.base ? NULL : whole->rebuild;
+    struct kvc_weights *opened = NULL;
+    struct kvc_cache own;
     int status = kvc_cache_own_facts(&own, f->cache, e);
     if (!status) status = fit_base(&l->options, &own, e);
-    if (!status) queries = estimate(l, f, &own);
-    if (!status) status = kvc_learner_add(l->learner, &own, queries, e);
-    kvc_cache_free(queries);
+    if (!status && !weights && whole->model && !l->options.base)
+        weights = opened = kvc_given_weights(whole->model, &l->why);
+    if (!status)
+        status = weights ? add_with_weights(l, &own, weights, e)
+                         : kvc_learner_add(l->learner, &own, NULL, e);
+    kvc_weights_close(opened);
     kvc_cache_disown(&own);
     return status ? kvc_error_prefix(e, f->name) : 0;
 }
@@ -286,6 +296,8 @@ int kvc_learning_describe(const struct kvc_learning *l, struct kvc_learning_info
     const struct kvc_learning_info own = {.has_queries = kvc_learner_has_queries(l->learner),
                                           .knows_rope = kvc_learner_knows_rope(l->learner),
                                           .estimated = l->estimated,
-                                          .not_estimated = l->why.message};
+                                          .not_estimated = l->why.message,
+                                          .has_gradients = kvc_learner_has_gradients(l->learner),
+                                          .not_measured = l->why_not_measured.message};
     return kvc_sized_give(info, &own, sizeof own, "kvc_learning_info", NULL);
 }

@@ -31,6 +31,8 @@ void kvc_learner_free(struct kvc_learner *l) {
         for (int p = 0; p < 2; p++) {
             free(l->layer[i].part[p].sum);
             free(l->layer[i].part[p].gram);
+            free(l->layer[i].part[p].form);
+            free(l->layer[i].part[p].weight);
         }
         free(l->layer[i].query);
         free(l->layer[i].attended[0]);

@@ -1,4 +1,5 @@
-/* profile_learn.h: a profile from caches alone: means, covariances and queries, no gradients.
+/* profile_learn.h: a profile from caches: means, covariances and queries, and with the model's
+ * weights gradients.
  * Layout of what is written: kvc-profile(5). Not for reading profiles (profile.h). */
 #ifndef KVC_PROFILE_LEARN_H
 #define KVC_PROFILE_LEARN_H
@@ -6,6 +7,7 @@
 #include "formats/cache/cache.h"
 #include "formats/io/sink.h"
 #include "formats/model/profile.h"
+#include "formats/model/weights.h"
 
 struct kvc_learner;
 
@@ -20,6 +22,14 @@ void kvc_learner_predict(struct kvc_learner *l, unsigned back, struct kvc_profil
  * model: the same layers, heads and channels, and RoPE known of all or of none. */
 int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c,
                     const struct kvc_cache *estimated, struct kvc_error *e);
+/* Measures, after that, what the model's predictions say of errors in the cache (gradients.h);
+ * nothing where enough caches were measured. stop(), which may be NULL, ends the work early by 1. A
+ * profile has the metric fisher if all layers were. On failure the learner stays as good as before.
+ */
+int kvc_learner_measure(struct kvc_learner *l, const struct kvc_cache *c,
+                        const struct kvc_weights *w, unsigned threads, int (*stop)(void *state),
+                        void *state, struct kvc_error *e);
+int kvc_learner_has_gradients(const struct kvc_learner *l);
 /* Returns 1 when RoPE of K was known. */
 int kvc_learner_knows_rope(const struct kvc_learner *l);
 /* Returns 1 when every layer with K had queries. */

@@ -1,5 +1,6 @@
 /* profile_learn_basis.c: the basis of K or V of a layer, from what was counted of its rows. The
- * metric is that of basis.md's own basis. An error of K counts as an error of a logit where there
+ * metric is that of make_profile.py where there are gradients, else that of basis.md's own basis:
+ * an error of K counts as an error of a logit where there
  * are queries, and relative to the energy of K where there are none. An error of V counts relative
  * to the variance of its layer. */
 #include "formats/model/profile_learn_basis.h"
@@ -77,11 +78,82 @@ static void weigh(const struct kvc_learnt_layer *l, int is_v, size_t head, const
     }
 }
 
+/* Sets to[dim][dim] to a b. */
+static void multiply(double *to, const double *a, const double *b, size_t dim) {
+    memset(to, 0, dim * dim * sizeof *to);
+    for (size_t i = 0; i < dim; i++)
+        for (size_t k = 0; k < dim; k++) {
+            const double f = a[i * dim + k];
+            for (size_t j = 0; j < dim; j++) to[i * dim + j] += f * b[k * dim + j];
+        }
+}
+
+/* Sets root[dim][dim] to M^(1/2) and inverse to M^(-1/2). */
+static int find_roots(const struct kvc_learnt_part *p, size_t h, double *root, double *inverse,
+                      double *room, struct kvc_error *e) {
+    const size_t dim = p->dim;
+    double *value = kvc_alloc(dim, sizeof *value);
+    float *vector = kvc_alloc(dim, dim * sizeof *vector);
+    int status = value && vector ? 0 : kvc_fail_memory(e, "a profile");
+    if (!status) kvc_learn_metric(p, h, room);
+    if (!status) status = kvc_gram_eigen(vector, value, room, dim, dim, e);
+    for (int which = 0; which < 2 && !status; which++) {
+        double *to = which ? inverse : root;
+        memset(to, 0, dim * dim * sizeof *to);
+        for (size_t k = 0; k < dim; k++) {
+            const float *v = vector + k * dim;
+            const double own = pow(fmax(value[k], 1e-12 * value[0]), which ? -0.5 : 0.5);
+            for (size_t i = 0; i < dim; i++)
+                for (size_t j = 0; j < dim; j++)
+                    to[i * dim + j] += own * (double)v[i] * (double)v[j];
+        }
+    }
+    free(value);
+    free(vector);
+    return status;
+}
+
+/* Finds the directions of a head in the metric of gradients: U' M^(-1/2), U being the eigenvectors
+ * of M^(1/2) C M^(1/2). */
+static int find_by_gradients(const struct kvc_learnt_part *p, int is_v, size_t h,
+                             const double *covariance, struct kvc_learnt_basis *b,
+                             struct kvc_error *e) {
+    const size_t dim = p->dim;
+    double *root = kvc_alloc(4 * dim + 1, dim * sizeof *root);
+    float *vector = kvc_alloc(dim, dim * sizeof *vector), *row = kvc_alloc(dim, sizeof *row);
+    int status = root && vector && row ? 0 : kvc_fail_memory(e, "a profile");
+    double *inverse = status ? NULL : root + dim * dim, *half = status ? NULL : inverse + dim * dim,
+           *gram = status ? NULL : half + dim * dim, *value = status ? NULL : gram + dim * dim;
+    if (!status) status = find_roots(p, h, root, inverse, gram, e);
+    if (!status) {
+        multiply(half, root, covariance, dim);
+        multiply(gram, half, root, dim);
+        status = kvc_gram_eigen(vector, value, gram, dim, dim, e);
+    }
+    const double step = is_v ? 1 : KVC_LEARN_GRADIENT_STEP;
+    for (size_t j = 0; j < dim && !status; j++) {
+        for (size_t d = 0; d < dim; d++) {
+            double sum = 0;
+            for (size_t k = 0; k < dim; k++)
+                sum += (double)vector[j * dim + k] * inverse[k * dim + d];
+            row[d] = (float)(sum * step);
+        }
+        b->scale[h * dim + j] = kvc_learn_round(row, dim, b->basis + (h * dim + j) * dim);
+        b->variance[h * dim + j] = value[j] > 0 ? (float)(value[j] / (step * step)) : 0;
+    }
+    if (!status) b->weight[h] = (float)exp(p->weight[h] / p->measured);
+    free(root);
+    free(vector);
+    free(row);
+    return status;
+}
+
 /* Finds the directions of a head in the metric, as rows of bytes. */
 static int find_head(const struct kvc_learnt_layer *l, int is_v, size_t h, const double *covariance,
                      double layer_variance, struct kvc_learnt_basis *b, struct kvc_error *e) {
     const struct kvc_learnt_part *p = &l->part[is_v];
     const size_t dim = p->dim;
+    if (p->minimum > 0) return find_by_gradients(p, is_v, h, covariance, b, e);
     double *gram = kvc_alloc(dim + 3, dim * sizeof *gram),
            *variance = gram ? gram + dim * dim : NULL;
     double *weight = gram ? variance + dim : NULL, *value = gram ? weight + dim : NULL;

@@ -16,6 +16,10 @@ struct kvc_learnt_part {
     size_t heads, dim;
     double rows;
     double *sum, *gram; /* [head][channel], [head][channel][channel], its upper triangles */
+    /* Of `measured` caches (profile_learn_gradients.c): sums of their metrics, each divided by its
+     * weight, the mean of its diagonal; and of the logarithms of these. Like gram, and [head]. */
+    double *form, *weight, measured;
+    double minimum; /* added to the diagonal at least; 0: gradients are not known of all layers */
 };
 
 struct kvc_learnt_layer {
@@ -56,10 +60,12 @@ struct kvc_learnt_sample {
 struct kvc_learner {
     struct kvc_learnt_layer *layer;
     uint32_t layers;
-    unsigned caches, estimated; /* caches; those of them whose queries were estimated */
+    /* caches; those of them whose queries were estimated, and whose gradients were measured */
+    unsigned caches, estimated, measured;
     int rope_known, rope_unknown;
     enum kvc_pairing pairing; /* of the first cache */
     struct kvc_meta meta;     /* of the first cache */
+    double weights;           /* that gradients went through, of all caches */
     unsigned back;            /* layers before a layer from which it is predicted; 0: none */
     /* the profile that gets the predictors; NULL: all is learnt. The caller's */
     struct kvc_profile *base;
@@ -87,6 +93,14 @@ int kvc_learn_attention(const struct kvc_cache *c, uint32_t layer, const struct 
                         struct kvc_error *e);
 /* Sets attention_scale of all layers. */
 void kvc_learn_attention_settle(struct kvc_learner *l);
+
+/* Tokens of a continuation, and of what is said again at one place, in the metric
+ * (kvc-profile(5)). */
+enum { KVC_LEARN_TOKENS = 512, KVC_LEARN_AGAIN = 256 };
+/* Sets `minimum` of all parts (profile_learn_gradients.c). */
+void kvc_learn_gradients_settle(struct kvc_learner *l);
+/* Sets metric[channel][channel] to that of a head of a part whose `minimum` is not 0. */
+void kvc_learn_metric(const struct kvc_learnt_part *p, size_t head, double *metric);
 
 /* Keeps the rows of a cache for learning predictors (profile_learn_samples.c). */
 int kvc_learn_keep(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e);

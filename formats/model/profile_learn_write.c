@@ -176,11 +176,21 @@ static int put_fingerprints(struct file *f, const struct kvc_learner *l, struct 
     return 0;
 }
 
+static int put_metric(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
+    if (!kvc_learner_has_gradients(l))
+        return put_text(f, "metric", kvc_learner_has_queries(l) ? "query" : "covariance", e);
+    if (put_text(f, "metric", "fisher", e)) return -1;
+    return put_count(f, "metric.recall", (uint64_t)2 * KVC_LEARN_AGAIN, e);
+}
+
 static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
-    char made[128], step[32];
-    kvc_number_print(step, sizeof step, 6, KVC_LEARN_K_STEP);
-    snprintf(made, sizeof made, "kvc-profile learn, kvc " KVC_VERSION ", from %u caches; K step %s",
-             l->caches, step);
+    char made[160], step[32], gradients[32] = "";
+    const int measured = kvc_learner_has_gradients(l);
+    kvc_number_print(step, sizeof step, 6, measured ? KVC_LEARN_GRADIENT_STEP : KVC_LEARN_K_STEP);
+    if (measured) snprintf(gradients, sizeof gradients, ", gradients of %u", l->measured);
+    snprintf(made, sizeof made,
+             "kvc-profile learn, kvc " KVC_VERSION ", from %u caches%s; K step %s", l->caches,
+             gradients, step);
     const struct kvc_facts *facts = &l->meta.facts;
     int status = put_text(f, "kvc.profile", "1", e) || put_count(f, "model.layers", l->layers, e) ||
                  put_shape(f, l, e);
@@ -190,7 +200,7 @@ static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_
         status = put_text(f, "model.name", facts->model ? facts->model : "", e) ||
                  put_text(f, "model.architecture", facts->architecture ? facts->architecture : "",
                           e) ||
-                 put_text(f, "metric", kvc_learner_has_queries(l) ? "query" : "covariance", e) ||
+                 put_metric(f, l, e) ||
                  (l->estimated && put_count(f, "queries.estimated", l->estimated, e)) ||
                  put_text(f, "made", made, e) || put_fingerprints(f, l, e) || put_windows(f, l, e);
     return status ? -1 : 0;
@@ -252,6 +262,7 @@ static int write_profile(const struct kvc_learner *l, struct kvc_profile *base,
 int kvc_learner_write(struct kvc_learner *l, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_buffer plain = {0};
     kvc_learn_attention_settle(l);
+    kvc_learn_gradients_settle(l);
     if (l->base || !l->back) return write_profile(l, l->base, out, e);
     struct kvc_sink memory = kvc_sink_buffer(&plain);
     struct kvc_profile *own = NULL;

@@ -143,22 +143,6 @@ int kvc_weights_have_attention(const struct kvc_weights *w) {
 
 /* ---- loading ---- */
 
-/* Two orders of output channels. The first `rotated` channels of each head of `dim` are in pairs.
- */
-struct order {
-    uint64_t dim, rotated;
-    enum kvc_pairing from, to;
-};
-
-/* Returns the channel of the old order that is at `channel` in the new order. Pair i is channels 2i
- * and 2i + 1 interleaved, i and i + rotated / 2 in halves. */
-static uint64_t channel_from(const struct order *o, uint64_t channel) {
-    uint64_t i = channel % o->dim, head = channel - i, half = o->rotated / 2;
-    if (o->from == o->to || i >= o->rotated) return channel;
-    if (o->from == KVC_PAIRING_INTERLEAVED) return head + (i < half ? 2 * i : 2 * (i - half) + 1);
-    return head + (i % 2 ? half + i / 2 : i / 2);
-}
-
 static int check_dims(const struct kvc_weights_tensor *t, uint64_t rank, const uint64_t *dim,
                       struct kvc_error *e) {
     if (t->rank == rank && memcmp(t->dim, dim, (size_t)rank * sizeof *dim) == 0) return 0;
@@ -189,7 +173,7 @@ static int pin(const struct kvc_weights_tensor *t, struct kvc_error *e) {
 /* Loads a matrix [out][in] of the file as [in][out] floats, channels in the order asked for. The
  * count of values cannot overflow, as the file has bytes for all of them. */
 static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_t in,
-                       const struct order *o, float **result, struct kvc_error *e) {
+                       const struct kvc_weights_order *o, float **result, struct kvc_error *e) {
     if (check_dims(t, 2, (const uint64_t[]){out, in}, e)) return -1;
     float *w = new_floats(out * in, t, e),
           *rows = w ? new_floats((out < GROUP ? out : GROUP) * in, t, e) : NULL;
@@ -203,7 +187,7 @@ static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_
     for (uint64_t first = 0; first < out; first += GROUP) {
         uint64_t n = out - first < GROUP ? out - first : GROUP;
         for (uint64_t c = 0; c < n; c++)
-            t->type.to_f32(rows + c * in, data + channel_from(o, first + c) * row_bytes,
+            t->type.to_f32(rows + c * in, data + kvc_weights_channel(o, first + c) * row_bytes,
                            (size_t)row_blocks);
         for (uint64_t i = 0; i < in; i++)
             for (uint64_t c = 0; c < n; c++) w[i * out + first + c] = rows[c * in + i];
@@ -213,15 +197,15 @@ static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_
     return 0;
 }
 
-static int load_vector(const struct kvc_weights_tensor *t, uint64_t n, const struct order *o,
-                       float **result, struct kvc_error *e) {
+static int load_vector(const struct kvc_weights_tensor *t, uint64_t n,
+                       const struct kvc_weights_order *o, float **result, struct kvc_error *e) {
     if (check_dims(t, 1, &n, e)) return -1;
     float *values = new_floats(n, t, e), *ordered = values ? new_floats(n, t, e) : NULL;
     const int status = ordered ? pin(t, e) : -1;
     *result = ordered;
     if (!status) {
         t->type.to_f32(values, t->in->data + t->offset, (size_t)(n / t->type.block));
-        for (uint64_t c = 0; c < n; c++) ordered[c] = values[channel_from(o, c)];
+        for (uint64_t c = 0; c < n; c++) ordered[c] = values[kvc_weights_channel(o, c)];
         kvc_input_unpin(t->in, t->offset, t->bytes);
     }
     free(values);
@@ -237,13 +221,23 @@ static int norm_is_less_one(const struct kvc_weights *w) {
     return 0;
 }
 
+int kvc_weights_norm(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
+                     enum kvc_weight which, uint32_t layer, uint64_t n, float **norm,
+                     struct kvc_error *e) {
+    struct kvc_weights_tensor t;
+    const struct kvc_weights_order as_it_is = {n, 0, KVC_PAIRING_NONE, KVC_PAIRING_NONE};
+    const int found = kvc_weights_find(w, naming, which, layer, &t, e);
+    if (found <= 0) return found;
+    if (load_vector(&t, n, &as_it_is, norm, e)) return -1;
+    for (uint64_t i = 0; norm_is_less_one(w) && i < n; i++) (*norm)[i] += 1;
+    return 1;
+}
+
 static int load_norm(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
                      uint32_t layer, struct kvc_projection *p, struct kvc_error *e) {
     struct kvc_weights_tensor t;
-    const struct order as_it_is = {p->shape.in, 0, KVC_PAIRING_NONE, KVC_PAIRING_NONE};
-    int found = kvc_weights_find(w, naming, KVC_WEIGHT_NORM, layer, &t, e);
-    if (found < 0 || (found && load_vector(&t, p->shape.in, &as_it_is, &p->norm, e))) return -1;
-    for (uint64_t i = 0; found && norm_is_less_one(w) && i < p->shape.in; i++) p->norm[i] += 1;
+    if (kvc_weights_norm(w, naming, KVC_WEIGHT_NORM, layer, p->shape.in, &p->norm, e) < 0)
+        return -1;
     p->norm_epsilon = w->epsilon;
     if ((p->norm_bias = kvc_weights_find(w, naming, KVC_WEIGHT_NORM_BIAS, layer, &t, e)) < 0)
         return -1;
@@ -253,8 +247,8 @@ static int load_norm(const struct kvc_weights *w, const struct kvc_weights_namin
 /* Loads K or V: the matrix, which was found already, and the bias. */
 static int load_one(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
                     const struct kvc_weights_tensor *t, enum kvc_weight bias, uint32_t layer,
-                    const struct kvc_projection_shape *s, const struct order *o, float **matrix,
-                    float **vector, struct kvc_error *e) {
+                    const struct kvc_projection_shape *s, const struct kvc_weights_order *o,
+                    float **matrix, float **vector, struct kvc_error *e) {
     uint64_t out = s->heads * o->dim;
     struct kvc_weights_tensor b;
     if (load_matrix(t, out, s->in, o, matrix, e)) return -1;
@@ -262,15 +256,16 @@ static int load_one(const struct kvc_weights *w, const struct kvc_weights_naming
     return found > 0 ? load_vector(&b, out, o, vector, e) : found;
 }
 
-static struct order order_of_k(const struct kvc_weights *w, const struct kvc_projection_shape *s) {
-    return (struct order){s->dim, s->rotated, w->pairing, s->pairing};
+static struct kvc_weights_order order_of_k(const struct kvc_weights *w,
+                                           const struct kvc_projection_shape *s) {
+    return (struct kvc_weights_order){s->dim, s->rotated, w->pairing, s->pairing};
 }
 
 static int weights_load(const struct kvc_weights *w, uint32_t layer, struct kvc_projection *p,
                         struct kvc_error *e) {
     struct kvc_projection_shape *s = &p->shape;
-    const struct order k_order = order_of_k(w, s);
-    const struct order v_order = {s->dim_v, 0, KVC_PAIRING_NONE, KVC_PAIRING_NONE};
+    const struct kvc_weights_order k_order = order_of_k(w, s);
+    const struct kvc_weights_order v_order = {s->dim_v, 0, KVC_PAIRING_NONE, KVC_PAIRING_NONE};
     struct kvc_weights_tensor k, v;
     const struct kvc_weights_naming *naming = kvc_weights_find_k(w, layer, &k, e);
     if (naming && !s->in) s->in = k.rank == 2 && k.dim[1] ? k.dim[1] : 1;
@@ -344,7 +339,7 @@ void kvc_projection_free(struct kvc_projection *p) {
 
 /* Loads the norm of each head of K or of queries, where the file has one. */
 static int load_head_norm(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
-                          enum kvc_weight which, uint32_t layer, const struct order *o,
+                          enum kvc_weight which, uint32_t layer, const struct kvc_weights_order *o,
                           float **norm, struct kvc_error *e) {
     struct kvc_weights_tensor t;
     const int found = kvc_weights_find(w, naming, which, layer, &t, e);
@@ -357,7 +352,7 @@ static int load_head_norm(const struct kvc_weights *w, const struct kvc_weights_
 static int load_queries(const struct kvc_weights *w, uint32_t layer,
                         const struct kvc_projection_shape *s, struct kvc_query_projection *q,
                         struct kvc_error *e) {
-    const struct order o = order_of_k(w, s);
+    const struct kvc_weights_order o = order_of_k(w, s);
     struct kvc_weights_tensor k, t;
     const struct kvc_weights_naming *naming = kvc_weights_find_k(w, layer, &k, e);
     if (!naming) return -1;
@@ -394,15 +389,15 @@ void kvc_query_projection_free(struct kvc_query_projection *q) {
 /* Hashes rows of `out` floats, channels in the order asked for. dtype.c holds machines to
  * little-endian floats. */
 static void hash_rows(struct kvc_sha256 *h, const float *w, uint64_t rows, uint64_t out,
-                      const struct order *o, float *row) {
+                      const struct kvc_weights_order *o, float *row) {
     for (uint64_t i = 0; i < rows; i++, w += out) {
-        for (uint64_t c = 0; c < out; c++) row[c] = w[channel_from(o, c)];
+        for (uint64_t c = 0; c < out; c++) row[c] = w[kvc_weights_channel(o, c)];
         kvc_sha256_update(h, row, (size_t)out * sizeof *row);
     }
 }
 
 static void hash_vector(struct kvc_sha256 *h, const float *values, uint64_t n,
-                        const struct order *o, float *row) {
+                        const struct kvc_weights_order *o, float *row) {
     kvc_sha256_update(h, values ? "\1" : "\0", 1);
     if (values) hash_rows(h, values, 1, n, o, row);
 }
@@ -412,8 +407,9 @@ int kvc_projection_fingerprint(const struct kvc_projection *p, uint8_t sha256[KV
     const struct kvc_projection_shape *s = &p->shape;
     const enum kvc_pairing to = s->pairing == KVC_PAIRING_NONE ? KVC_PAIRING_NONE
                                                                : KVC_PAIRING_HALVES;
-    const struct order k = {s->dim, s->rotated, s->pairing, to}, v = {s->dim_v, 0, to, to};
-    const struct order norm = {s->in, 0, to, to};
+    const struct kvc_weights_order k = {s->dim, s->rotated, s->pairing, to},
+                                   v = {s->dim_v, 0, to, to};
+    const struct kvc_weights_order norm = {s->in, 0, to, to};
     uint64_t out = s->heads * s->dim, out_v = s->heads * s->dim_v,
              widest = out > out_v ? out : out_v;
     if (widest < s->in) widest = s->in;

@@ -1,5 +1,5 @@
-/* weights_tensors.c: the open files of a model's weights, and the tensors of a layer's attention in
- * them. Not for converting their values (weights.c). */
+/* weights_tensors.c: the open files of a model's weights, and the tensors of a layer in them. Not
+ * for converting their values (weights.c, weights_product.c). */
 #include "formats/model/weights_tensors.h"
 
 #include "codecs/memory.h"
@@ -48,18 +48,40 @@ int kvc_weights_are_gguf(const struct kvc_weights *w) {
 
 /* --- names --- */
 
-/* Names of tensors, in which '#' stands for the layer's number; NULL: there is no such tensor. */
+/* Names of tensors, in which '#' stands for the layer's number; NULL: there is no such tensor. A
+ * '/' in front: the name has no prefix. */
 static const char *const gguf_names[KVC_WEIGHTS] = {
-    "blk.#.attn_k.weight",      "blk.#.attn_k.bias",      "blk.#.attn_v.weight",
-    "blk.#.attn_v.bias",        "blk.#.attn_norm.weight", "blk.#.attn_norm.bias",
-    "blk.#.attn_k_norm.weight", "blk.#.attn_q.weight",    "blk.#.attn_q.bias",
-    "blk.#.attn_q_norm.weight"};
+    "blk.#.attn_k.weight",        "blk.#.attn_k.bias",
+    "blk.#.attn_v.weight",        "blk.#.attn_v.bias",
+    "blk.#.attn_norm.weight",     "blk.#.attn_norm.bias",
+    "blk.#.attn_k_norm.weight",   "blk.#.attn_q.weight",
+    "blk.#.attn_q.bias",          "blk.#.attn_q_norm.weight",
+    "blk.#.attn_output.weight",   "blk.#.post_attention_norm.weight",
+    "blk.#.ffn_norm.weight",      "blk.#.ffn_gate.weight",
+    "blk.#.ffn_up.weight",        "blk.#.ffn_down.weight",
+    "blk.#.post_ffw_norm.weight", "token_embd.weight",
+    "output_norm.weight",         "output.weight"};
 static const char *const transformers_names[KVC_WEIGHTS] = {
-    "layers.#.self_attn.k_proj.weight", "layers.#.self_attn.k_proj.bias",
-    "layers.#.self_attn.v_proj.weight", "layers.#.self_attn.v_proj.bias",
-    "layers.#.input_layernorm.weight",  "layers.#.input_layernorm.bias",
-    "layers.#.self_attn.k_norm.weight", "layers.#.self_attn.q_proj.weight",
-    "layers.#.self_attn.q_proj.bias",   "layers.#.self_attn.q_norm.weight"};
+    "layers.#.self_attn.k_proj.weight",
+    "layers.#.self_attn.k_proj.bias",
+    "layers.#.self_attn.v_proj.weight",
+    "layers.#.self_attn.v_proj.bias",
+    "layers.#.input_layernorm.weight",
+    "layers.#.input_layernorm.bias",
+    "layers.#.self_attn.k_norm.weight",
+    "layers.#.self_attn.q_proj.weight",
+    "layers.#.self_attn.q_proj.bias",
+    "layers.#.self_attn.q_norm.weight",
+    "layers.#.self_attn.o_proj.weight",
+    "layers.#.post_attention_layernorm.weight",
+    "layers.#.pre_feedforward_layernorm.weight",
+    "layers.#.mlp.gate_proj.weight",
+    "layers.#.mlp.up_proj.weight",
+    "layers.#.mlp.down_proj.weight",
+    "layers.#.post_feedforward_layernorm.weight",
+    "embed_tokens.weight",
+    "norm.weight",
+    "/lm_head.weight"};
 static const char *const cache_names[KVC_WEIGHTS] = {
     [KVC_WEIGHT_K] = "wk.#", [KVC_WEIGHT_V] = "wv.#", [KVC_WEIGHT_Q] = "wq.#"};
 
@@ -84,7 +106,11 @@ static const struct kvc_weights_naming namings[] = {
 static int spell(const struct kvc_weights_naming *naming, enum kvc_weight which, uint32_t layer,
                  char *text, size_t size) {
     const char *name = naming->name[which], *mark = name ? strchr(name, '#') : NULL;
-    if (!mark) return 0;
+    if (!name) return 0;
+    if (!mark) {
+        snprintf(text, size, "%s%s", *name == '/' ? "" : naming->prefix, name + (*name == '/'));
+        return 1;
+    }
     snprintf(text, size, "%s%.*s%" PRIu32 "%s", naming->prefix, (int)(mark - name), name, layer,
              mark + 1);
     return 1;

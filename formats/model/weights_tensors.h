@@ -1,5 +1,5 @@
-/* weights_tensors.h: the open files of a model's weights, and the tensors of a layer's attention in
- * them. Not for converting their values (weights.c). */
+/* weights_tensors.h: the open files of a model's weights, and the tensors of a layer in them. Not
+ * for converting their values (weights.c, weights_product.c). */
 #ifndef KVC_WEIGHTS_TENSORS_H
 #define KVC_WEIGHTS_TENSORS_H
 
@@ -31,7 +31,8 @@ struct kvc_weights {
     float epsilon;
 };
 
-/* What a layer has for K and V, and for queries. */
+/* What a layer has for K and V, for queries, and for the rest of it; then what the model has once.
+ */
 enum kvc_weight {
     KVC_WEIGHT_K,
     KVC_WEIGHT_K_BIAS,
@@ -43,6 +44,16 @@ enum kvc_weight {
     KVC_WEIGHT_Q,
     KVC_WEIGHT_Q_BIAS,
     KVC_WEIGHT_Q_NORM,
+    KVC_WEIGHT_OUT,             /* of attention */
+    KVC_WEIGHT_ATTENTION_AFTER, /* norm of what attention adds; of llama's files that before GATE */
+    KVC_WEIGHT_FFN_NORM,
+    KVC_WEIGHT_GATE,
+    KVC_WEIGHT_UP,
+    KVC_WEIGHT_DOWN,
+    KVC_WEIGHT_FFN_AFTER, /* norm of what DOWN adds */
+    KVC_WEIGHT_EMBEDDING,
+    KVC_WEIGHT_LAST_NORM,
+    KVC_WEIGHT_LOGITS,
     KVC_WEIGHTS
 };
 
@@ -64,6 +75,22 @@ struct kvc_weights_tensor {
     uint64_t offset, bytes; /* of the values in the file; pin them before reading */
 };
 
+/* Two orders of output channels. The first `rotated` channels of each head of `dim` are in pairs.
+ */
+struct kvc_weights_order {
+    uint64_t dim, rotated;
+    enum kvc_pairing from, to;
+};
+
+/* Returns the channel of the old order that is at `channel` in the new order. Pair i is channels 2i
+ * and 2i + 1 interleaved, i and i + rotated / 2 in halves. */
+static inline uint64_t kvc_weights_channel(const struct kvc_weights_order *o, uint64_t channel) {
+    const uint64_t i = channel % o->dim, head = channel - i, half = o->rotated / 2;
+    if (o->from == o->to || i >= o->rotated) return channel;
+    if (o->from == KVC_PAIRING_INTERLEAVED) return head + (i < half ? 2 * i : 2 * (i - half) + 1);
+    return head + (i % 2 ? half + i / 2 : i / 2);
+}
+
 struct kvc_weights_naming; /* how a family of files names tensors */
 
 /* Opens the file at `path` as the next part: KVC_ERR_UNKNOWN where it is neither a GGUF nor
@@ -83,6 +110,11 @@ const struct kvc_weights_naming *kvc_weights_find_k(const struct kvc_weights *w,
  * where the naming has one. */
 int kvc_weights_find(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
                      enum kvc_weight which, uint32_t layer, struct kvc_weights_tensor *t,
+                     struct kvc_error *e);
+/* Loads the n factors of a norm (weights.c). Returns 1 where there is one, 0 where not, -1 where it
+ * cannot be used. On failure *norm may be set, and is the caller's to free in every case. */
+int kvc_weights_norm(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
+                     enum kvc_weight which, uint32_t layer, uint64_t n, float **norm,
                      struct kvc_error *e);
 /* Fails because there is no tensor of this name. */
 int kvc_weights_missing(const struct kvc_weights *w, const char *name, struct kvc_error *e);

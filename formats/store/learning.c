@@ -240,12 +240,19 @@ static int add_caches(struct learning *l, struct kvc_learning *learning, size_t 
     return 0;
 }
 
+static int is_closing(void *state) {
+    const struct learning *l = state;
+    return l->ns->store->closing;
+}
+
 /* Learns from all caches but `test`, of item i, which the profile must fit. */
 static struct kvc_profile *learn_without(struct learning *l, size_t i, const struct kvc_file *test,
                                          struct kvc_error *e) {
     const struct kvc_learning_options how = {.size = sizeof how,
                                              .back = kvc_learning_back(test),
-                                             .threads = 1};
+                                             .threads = 1,
+                                             .stop = is_closing,
+                                             .stop_state = l};
     const struct kvc_write_options packs = {.size = sizeof packs,
                                             .threads = 1,
                                             .recipe = l->ns->recipe};

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""estimated.py: what estimated queries are worth (formats/model/QUERIES.md): profiles that kvc-profile learns from eight caches of
-1 024 tokens with true queries, with queries estimated from K, V and the weights, and with none, by the largest of three mean KLDs at
-equal ratios.
+"""estimated.py: what the weights are worth where a profile is learnt (formats/model/GRADIENTS.md): profiles that kvc-profile learns from
+eight caches of 1 024 tokens with true queries, with the weights, which give gradients and estimated queries, and with neither, by the
+largest of three mean KLDs at equal ratios.
 
     estimated.py [--model=smollm2|gemma|FILE.gguf] [-n N] [--texts=NAME,...] [--ratios=R,...] [--limit=N] [--tools=DIR] [--work=DIR]
 
@@ -55,7 +55,7 @@ def cache_of(model, text, n, extra, path):
 
 def learn(tools, model, work, files):
     """The three profiles: name -> path."""
-    how = {"true": [full for full, _ in files], "estimated": [f"--model={model.path}", *(plain for _, plain in files)],
+    how = {"true": [full for full, _ in files], "weights": [f"--model={model.path}", *(plain for _, plain in files)],
            "none": [plain for _, plain in files]}
     profiles = {name: os.path.join(work, f"{name}.kvcp") for name in how}
     for name, arguments in how.items():
@@ -73,7 +73,7 @@ def judge(judged, tools, model, work, plain, profile, ratio):
 
 
 def main():
-    p = argparse.ArgumentParser(description="What estimated queries are worth.")
+    p = argparse.ArgumentParser(description="What the weights are worth.")
     p.add_argument("--model", default="smollm2")
     p.add_argument("-n", type=int, default=2048)
     p.add_argument("--texts", default="code,german")

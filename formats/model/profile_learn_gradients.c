@@ -1,0 +1,152 @@
+/* profile_learn_gradients.c: sums of gradients over caches, which make the metric of
+ * make_profile.py. Not for computing the gradients (gradients.c), or the basis in the metric
+ * (profile_learn_basis.c). */
+#include "codecs/eigen.h"
+#include "codecs/memory.h"
+#include "formats/model/gradients.h"
+#include "formats/model/profile_learn.h"
+#include "formats/model/profile_learn_state.h"
+#include "formats/model/profile_step.h"
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REGULAR 0.1 /* added to the metric's diagonal, of its mean */
+/* weight of a head at least, of the mean of all: one that nothing depends on has no metric */
+#define LEAST 1e-6
+#define NOTHING 1e-100
+/* Caches that are measured at most, and at least; weights that gradients go through before no more
+ * than these are: minutes of a core. */
+enum { CACHES_MOST = 6, CACHES_LEAST = 2 };
+#define WEIGHTS 4e9
+
+/* Adds M of a run to `metric`: products of the gradients of rows. The run's tokens stand for
+ * `tokens`, of which most are farther from the rows: attention to near rows would be to tokens of
+ * the text itself. So that rows count by their distance, up to that many tokens. */
+static int add_run(const struct kvc_learnt_part *p, struct kvc_rope *rope,
+                   const struct kvc_gradients *g, unsigned run, int is_v, double most,
+                   double *metric, struct kvc_error *e) {
+    const struct kvc_cells *cells = &g->c->part[g->c->layer[g->layer].part].cells;
+    const size_t dim = p->dim, width = p->heads * dim;
+    const uint64_t rows = g->run[run].rows;
+    const double tokens = g->run[run].again ? KVC_LEARN_AGAIN : KVC_LEARN_TOKENS,
+                 share = (double)g->run[run].tokens / tokens;
+    float *some = kvc_alloc(KVC_BLOCK, width * sizeof *some), *room = kvc_alloc(dim, sizeof *room);
+    int status = some && room ? 0 : kvc_fail_memory(e, "gradients");
+    for (uint64_t at = 0, n = 0; at < rows && !status; at++) {
+        const int64_t position = kvc_cells_position(cells, at);
+        if (position >= KVC_PROFILE_FIRST) {
+            float *row = some + n++ * width;
+            const double far = (double)(g->run[run].position - position) / tokens,
+                         factor = fmin(fmax(far, share), 1) / share / most;
+            kvc_kernels_get()->scale(row, g->run[run].of[is_v] + at * width, (float)sqrt(factor),
+                                     width);
+            kvc_learn_normalise(rope, row, p->heads, dim, position, room);
+        }
+        if (n < KVC_BLOCK && at + 1 < rows) continue;
+        for (size_t h = 0; h < p->heads && !status; h++)
+            status = kvc_gram_add(metric + h * dim * dim, some + h * dim, (size_t)n, dim, width, e);
+        n = 0;
+    }
+    free(some);
+    free(room);
+    return status;
+}
+
+/* Adds the metric of a cache to the sums: its form, at a weight of 1, and the logarithm of its
+ * weight, so that no cache outweighs the others. */
+static void add_cache(struct kvc_learnt_part *p, const double *metric) {
+    const size_t dim = p->dim;
+    for (size_t h = 0; h < p->heads; h++) {
+        const double *own = metric + h * dim * dim;
+        double weight = 0;
+        for (size_t d = 0; d < dim; d++) weight += own[d * dim + d] / (double)dim;
+        p->weight[h] += log(fmax(weight, NOTHING));
+        for (size_t i = 0; i < dim * dim; i++)
+            p->form[h * dim * dim + i] += own[i] / fmax(weight, NOTHING);
+    }
+    p->measured++;
+}
+
+static int take_part(const struct kvc_gradients *g, int is_v, struct kvc_rope *rope,
+                     const struct kvc_learnt_layer *l, struct kvc_learnt_part *p,
+                     struct kvc_error *e) {
+    const size_t dim = p->dim;
+    if (!p->form) {
+        p->form = kvc_alloc_zeros(p->heads * dim, dim * sizeof *p->form);
+        p->weight = kvc_alloc_zeros(p->heads, sizeof *p->weight);
+    }
+    double *metric = kvc_alloc_zeros(p->heads * dim, dim * sizeof *metric);
+    int status = p->form && p->weight && metric ? 0 : kvc_fail_memory(e, "a metric");
+    const double most = l->window && l->window < KVC_PROFILE_CONTEXT ? l->window
+                                                                     : KVC_PROFILE_CONTEXT;
+    for (unsigned i = 0; i < KVC_GRADIENTS_RUNS && !status; i++)
+        status = add_run(p, rope, g, i, is_v, most, metric, e);
+    if (!status) add_cache(p, metric);
+    free(metric);
+    return status;
+}
+
+static int take(void *state, const struct kvc_gradients *g, struct kvc_error *e) {
+    struct kvc_learner *l = state;
+    const struct kvc_layer *layer = &g->c->layer[g->layer];
+    struct kvc_learnt_layer *to = &l->layer[layer->index];
+    struct kvc_rope rope, none = {.half = 0};
+    for (int r = 0; r < 2; r++) {
+        const struct kvc_shape *shape = &g->c->tensor[layer->tensor[r]].shape;
+        if (!to->part[r].sum || to->part[r].heads != shape->heads || to->part[r].dim != shape->dim)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "not all layers are learnt from");
+    }
+    l->weights += (double)g->weights;
+    if (kvc_learn_rope(l, g->c, g->layer, to, &rope, e)) return -1;
+    int status = take_part(g, 0, &rope, to, &to->part[0], e);
+    if (!status) status = take_part(g, 1, &none, to, &to->part[1], e);
+    kvc_rope_free(&rope);
+    return status;
+}
+
+int kvc_learner_measure(struct kvc_learner *l, const struct kvc_cache *c,
+                        const struct kvc_weights *w, unsigned threads, int (*stop)(void *state),
+                        void *state, struct kvc_error *e) {
+    const struct kvc_gradients_taker to = {take, stop, l, state};
+    if (l->base || l->measured >= CACHES_MOST ||
+        (l->measured >= CACHES_LEAST && l->weights > WEIGHTS))
+        return 0;
+    if (kvc_gradients_measure(c, w, threads, &to, e)) return -1;
+    l->measured++;
+    return 0;
+}
+
+int kvc_learner_has_gradients(const struct kvc_learner *l) {
+    for (uint32_t i = 0; i < l->layers; i++)
+        for (int r = 0; r < 2; r++)
+            if (l->layer[i].part[r].sum && !(l->layer[i].part[r].measured > 0)) return 0;
+    return l->layers != 0;
+}
+
+void kvc_learn_gradients_settle(struct kvc_learner *l) {
+    const int known = kvc_learner_has_gradients(l);
+    for (int r = 0; r < 2; r++) {
+        double mean = 0, heads = 0;
+        for (uint32_t i = 0; i < l->layers && known; i++) {
+            const struct kvc_learnt_part *p = &l->layer[i].part[r];
+            for (size_t h = 0; p->sum && h < p->heads; h++, heads++)
+                mean += exp(p->weight[h] / p->measured);
+        }
+        for (uint32_t i = 0; i < l->layers; i++)
+            l->layer[i].part[r].minimum = heads > 0 ? fmax(LEAST * mean / heads, NOTHING) : 0;
+    }
+}
+
+void kvc_learn_metric(const struct kvc_learnt_part *p, size_t head, double *metric) {
+    const size_t dim = p->dim;
+    const double weight = exp(p->weight[head] / p->measured),
+                 more = fmax(REGULAR * weight, p->minimum);
+    for (size_t a = 0; a < dim; a++)
+        for (size_t b = a; b < dim; b++)
+            metric[a * dim + b] = metric[b * dim + a] = p->form[(head * dim + a) * dim + b] *
+                                                            weight / p->measured +
+                                                        (a == b ? more : 0);
+}

@@ -1,0 +1,554 @@
+/* test_gradients.c: gradients of small models of all kinds, against differences of their
+ * log-probabilities in binary64; and what a learnt profile makes of them. Not for real models
+ * (tests/quality). */
+#include "weights_support.h"
+
+#include "codecs/random.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/mapped.h"
+#include "formats/model/gradients.h"
+#include "formats/model/profile_learn.h"
+#include "formats/model/weights_product.h"
+
+enum { LAYERS = 2, D = 12, KV = 2, Q = 4, C = 4, FFN = 20, WORDS = 30, TOKENS = 260 };
+enum { K_ROWS = KV * C, Q_ROWS = Q * C, NEAR = 64, AGAIN = 32, WINDOW = 90 };
+enum kind { LLAMA, QWEN2, QWEN3, GEMMA3, KINDS };
+#define THETA 10000.0
+#define EPSILON 1e-5
+
+static struct weights {
+    enum kind kind;
+    float embedding[WORDS * D], logits[WORDS * D], last[D];
+    struct weights_layer {
+        float q[Q_ROWS * D], k[K_ROWS * D], v[K_ROWS * D], out[D * Q_ROWS];
+        float q_bias[Q_ROWS], k_bias[K_ROWS], v_bias[K_ROWS], q_norm[C], k_norm[C];
+        float norm[D], after[D], ffn_norm[D], ffn_after[D];
+        float gate[FFN * D], up[FFN * D], down[D * FFN];
+    } layer[LAYERS];
+} m;
+
+static int32_t token[TOKENS];
+static float rows[LAYERS][2][TOKENS * K_ROWS]; /* of the cache, in halves */
+
+static double number(void) { /* in [-1, 1) */
+    static uint64_t x = 5;
+    return 2 * kvc_random_unit(x += KVC_RANDOM_STEP) - 1;
+}
+
+static void fill(float *to, size_t n, double middle, double spread) {
+    for (size_t i = 0; i < n; i++) to[i] = (float)(middle + spread * number());
+}
+
+static void make_weights(enum kind kind, double weight_of_last_layer) {
+    m.kind = kind;
+    fill(m.embedding, WORDS * D, 0, 1);
+    fill(m.logits, WORDS * D, 0, 1);
+    fill(m.last, D, 1, 0.5);
+    for (int i = 0; i < LAYERS; i++) {
+        struct weights_layer *l = &m.layer[i];
+        const double own = i == LAYERS - 1 ? weight_of_last_layer : 1;
+        fill(l->q, Q_ROWS * D, 0, 1);
+        fill(l->k, K_ROWS * D, 0, 1);
+        fill(l->v, K_ROWS * D, 0, 1);
+        fill(l->out, D * Q_ROWS, 0, own);
+        fill(l->q_bias, Q_ROWS, 0, 1);
+        fill(l->k_bias, K_ROWS, 0, 1);
+        fill(l->v_bias, K_ROWS, 0, 1);
+        fill(l->q_norm, C, 1, 0.5);
+        fill(l->k_norm, C, 1, 0.5);
+        fill(l->norm, D, 1, 0.5);
+        fill(l->after, D, 1, 0.5);
+        fill(l->ffn_norm, D, 1, 0.5);
+        fill(l->ffn_after, D, 1, 0.5);
+        fill(l->gate, FFN * D, 0, 1);
+        fill(l->up, FFN * D, 0, 1);
+        fill(l->down, D * FFN, 0, 0.5);
+    }
+}
+
+/* --- the model in binary64 --- */
+
+static void norm(double *to, const double *x, const float *factor, size_t n) {
+    double square = 0;
+    for (size_t i = 0; i < n; i++) square += x[i] * x[i] / (double)n;
+    for (size_t i = 0; i < n; i++) to[i] = x[i] / sqrt(square + EPSILON) * (double)factor[i];
+}
+
+static void times(double *to, const float *w, const double *x, size_t out, size_t in) {
+    for (size_t o = 0; o < out; o++) {
+        to[o] = 0;
+        for (size_t i = 0; i < in; i++) to[o] += (double)w[o * in + i] * x[i];
+    }
+}
+
+/* Makes heads of queries or of K: bias or norm, RoPE. */
+static void heads(double *x, size_t n, const float *bias, const float *factor, size_t position) {
+    for (size_t h = 0; h < n; h++, x += C) {
+        for (size_t c = 0; c < C && m.kind == QWEN2; c++) x[c] += (double)bias[h * C + c];
+        if (m.kind == QWEN3 || m.kind == GEMMA3) norm(x, x, factor, C);
+        for (size_t i = 0; i < C / 2; i++) {
+            const double angle = (double)position * pow(THETA, -2.0 * (double)i / C), a = x[i],
+                         b = x[i + C / 2];
+            x[i] = a * cos(angle) - b * sin(angle);
+            x[i + C / 2] = b * cos(angle) + a * sin(angle);
+        }
+    }
+}
+
+/* K and V that a token sees, by position: those of the cache, and those that runs make. */
+static double seen[LAYERS][2][(TOKENS + AGAIN) * K_ROWS];
+
+static void attend(double *to, const double *q, int layer, size_t position) {
+    const size_t first = m.kind == GEMMA3 && layer == 1 && position >= WINDOW
+                             ? position + 1 - WINDOW
+                             : 0;
+    for (size_t h = 0; h < Q; h++) {
+        double share[TOKENS + AGAIN], sum = 0;
+        const size_t kv = h / (Q / KV) * C;
+        for (size_t t = first; t <= position; t++) {
+            double logit = 0;
+            for (size_t c = 0; c < C; c++)
+                logit += q[h * C + c] * seen[layer][0][t * K_ROWS + kv + c] / sqrt(C);
+            sum += share[t] = exp(logit);
+        }
+        for (size_t c = 0; c < C; c++) {
+            to[h * C + c] = 0;
+            for (size_t t = first; t <= position; t++)
+                to[h * C + c] += share[t] / sum * seen[layer][1][t * K_ROWS + kv + c];
+        }
+    }
+}
+
+/* Runs a token at a position; sets its log-probabilities. */
+static void run_token(int32_t id, size_t position, double *logits) {
+    double h[D], x[D], q[Q_ROWS], o[Q_ROWS], gate[FFN], up[FFN], added[D];
+    for (size_t i = 0; i < D; i++)
+        h[i] = (double)m.embedding[(size_t)id * D + i] * (m.kind == GEMMA3 ? sqrt(D) : 1);
+    for (int i = 0; i < LAYERS; i++) {
+        const struct weights_layer *l = &m.layer[i];
+        double *k = seen[i][0] + position * K_ROWS, *v = seen[i][1] + position * K_ROWS;
+        norm(x, h, l->norm, D);
+        times(q, l->q, x, Q_ROWS, D);
+        times(k, l->k, x, K_ROWS, D);
+        times(v, l->v, x, K_ROWS, D);
+        for (size_t c = 0; c < K_ROWS && m.kind == QWEN2; c++) v[c] += (double)l->v_bias[c];
+        heads(q, Q, l->q_bias, l->q_norm, position);
+        heads(k, KV, l->k_bias, l->k_norm, position);
+        attend(o, q, i, position);
+        times(added, l->out, o, D, Q_ROWS);
+        if (m.kind == GEMMA3) norm(added, added, l->after, D);
+        for (size_t c = 0; c < D; c++) h[c] += added[c];
+        norm(x, h, l->ffn_norm, D);
+        times(gate, l->gate, x, FFN, D);
+        times(up, l->up, x, FFN, D);
+        for (size_t c = 0; c < FFN; c++) {
+            const double g = gate[c], inner = sqrt(2 / acos(-1)) * (g + 0.044715 * g * g * g);
+            up[c] *= m.kind == GEMMA3 ? g * (1 + tanh(inner)) / 2 : g / (1 + exp(-g));
+        }
+        times(added, l->down, up, D, FFN);
+        if (m.kind == GEMMA3) norm(added, added, l->ffn_after, D);
+        for (size_t c = 0; c < D; c++) h[c] += added[c];
+    }
+    norm(x, h, m.last, D);
+    times(logits, m.kind == QWEN2 ? m.logits : m.embedding, x, WORDS, D);
+    double sum = 0;
+    for (size_t i = 0; i < WORDS; i++) sum += exp(logits[i]);
+    for (size_t i = 0; i < WORDS; i++) logits[i] -= log(sum);
+}
+
+static size_t start_of(unsigned run) {
+    return run ? TOKENS : TOKENS - NEAR;
+}
+static const int32_t *tokens_of(unsigned run, size_t *n) {
+    static const double place[] = {1, 0.05, 0.5};
+    *n = run ? AGAIN : NEAR;
+    return token + (run ? (size_t)(place[run] * TOKENS) : TOKENS - NEAR);
+}
+
+/* Returns the sum of log-probabilities of the tokens that a run drew; `draw` draws them. */
+static double run_tokens(unsigned run, size_t label[NEAR], int draw) {
+    size_t n;
+    const int32_t *t = tokens_of(run, &n);
+    double logits[WORDS], sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        run_token(t[i], start_of(run) + i, logits);
+        double left = kvc_random_unit(i + (run ? NEAR + (run - 1) * AGAIN : 0));
+        for (size_t w = 0; w < WORDS && draw; w++) {
+            label[i] = w;
+            if ((left -= exp(logits[w])) < 0) break;
+        }
+        sum += logits[label[i]];
+    }
+    return sum;
+}
+
+/* Puts the cache's rows back, which runs have overwritten. */
+static void restore(void) {
+    for (int l = 0; l < LAYERS; l++)
+        for (int r = 0; r < 2; r++)
+            for (size_t i = 0; i < TOKENS * K_ROWS; i++) seen[l][r][i] = (double)rows[l][r][i];
+}
+
+static struct kvc_cache *make_cache(enum kvc_pairing pairing) {
+    static float turned[LAYERS][TOKENS * K_ROWS];
+    const struct kvc_shape shape = {KVC_F32, TOKENS, KV, C};
+    struct kvc_error e = {.message = ""};
+    double logits[WORDS];
+    for (size_t t = 0; t < TOKENS; t++) {
+        token[t] = (int32_t)(WORDS * (number() + 1) / 2);
+        run_token(token[t], t, logits);
+    }
+    for (int l = 0; l < LAYERS; l++)
+        for (size_t i = 0; i < TOKENS * K_ROWS; i++) {
+            const size_t c = i % C, pair = c < C / 2 ? 2 * c : 2 * (c - C / 2) + 1;
+            for (int r = 0; r < 2; r++) rows[l][r][i] = (float)seen[l][r][i];
+            turned[l][i - c + pair] = rows[l][0][i];
+        }
+    struct kvc_cache *c = kvc_cache_new(&e);
+    assert_non_null(c);
+    assert_int_equal(kvc_meta_set_pairing(&c->meta, pairing, &e), 0);
+    assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_TYPE, "default", &e), 0);
+    assert_int_equal(kvc_meta_set_f64(&c->meta, KVC_KEY_ROPE_THETA, THETA, &e), 0);
+    assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_ARCH,
+                                       m.kind == GEMMA3 ? "gemma3" : "llama", &e),
+                     0);
+    assert_int_equal(kvc_cache_set_tokens(c, token, TOKENS, &e), 0);
+    assert_int_equal(kvc_cache_add_part(c, KVC_PART_LIVE, TOKENS, &e), 0);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        const int window = m.kind == GEMMA3 && l == 1;
+        assert_int_equal(kvc_cache_add_layer(c, 0, l, window ? KVC_LAYER_WINDOW : KVC_LAYER_FULL,
+                                             &e),
+                         l);
+        c->layer[l].window = window ? WINDOW : 0;
+        assert_int_equal(kvc_cache_add_tensor(c, l, KVC_ROLE_K, &shape, &e), 2 * l);
+        assert_int_equal(kvc_cache_add_tensor(c, l, KVC_ROLE_V, &shape, &e), 2 * l + 1);
+    }
+    assert_int_equal(kvc_cache_map(c, NULL, NULL, &e), 0);
+    for (uint32_t t = 0; t < 2 * LAYERS; t++) {
+        const float *from = t % 2 || pairing == KVC_PAIRING_HALVES ? rows[t / 2][t % 2]
+                                                                   : turned[t / 2];
+        assert_int_equal(kvc_cache_map_memory(c, t, (const uint8_t *)from, &e), 0);
+    }
+    if (kvc_cache_finish(c, &e)) fail_msg("%s", e.message);
+    return c;
+}
+
+/* --- its file --- */
+
+enum { OF_LAYER = 18, MOST = LAYERS * OF_LAYER + 3 };
+
+static float *changed[64]; /* copies that a file has instead */
+static size_t n_changed;
+
+/* Copies values: rows as llama.cpp's converter pairs them, or less 1. */
+static const float *copy(const float *from, size_t n, size_t in, int pairs, float less) {
+    float *to = changed[n_changed++] = malloc(n * in * sizeof *to);
+    assert_non_null(to);
+    for (size_t o = 0; o < n; o++) {
+        const size_t c = o % C, at = o - c + (c < C / 2 ? 2 * c : 2 * (c - C / 2) + 1);
+        for (size_t i = 0; i < in; i++) to[(pairs ? at : o) * in + i] = from[o * in + i] - less;
+    }
+    return to;
+}
+
+/* Writes the model; `without`: the name of a tensor of GGUF that is left out. */
+static const char *put_model(int gguf, const char *without) {
+    static const char *const of_layer[2][OF_LAYER] = {
+        {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+         "self_attn.o_proj.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight",
+         "mlp.down_proj.weight", "input_layernorm.weight", "post_attention_layernorm.weight",
+         "self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias",
+         "self_attn.q_norm.weight", "self_attn.k_norm.weight", "pre_feedforward_layernorm.weight",
+         "post_attention_layernorm.weight", "post_feedforward_layernorm.weight"},
+        {"attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight", "ffn_gate.weight",
+         "ffn_up.weight", "ffn_down.weight", "attn_norm.weight", "ffn_norm.weight", "attn_q.bias",
+         "attn_k.bias", "attn_v.bias", "attn_q_norm.weight", "attn_k_norm.weight",
+         "ffn_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight"}};
+    static const char *const archs[KINDS] = {"llama", "qwen2", "qwen3", "gemma3"};
+    const int pairs = gguf && m.kind == LLAMA, less = !gguf && m.kind == GEMMA3;
+    static char name[MOST][80];
+    struct tensor t[MOST];
+    size_t n = 0;
+    for (int i = 0; i < LAYERS; i++) {
+        const struct weights_layer *l = &m.layer[i];
+        const int normed = m.kind == QWEN3 || m.kind == GEMMA3, biased = m.kind == QWEN2,
+                  gemma = m.kind == GEMMA3;
+        const struct {
+            int there;
+            const float *values;
+            unsigned rank;
+            size_t out, in;
+        } all[OF_LAYER - 1] = {{1, copy(l->q, Q_ROWS, D, pairs, 0), 2, Q_ROWS, D},
+                               {1, copy(l->k, K_ROWS, D, pairs, 0), 2, K_ROWS, D},
+                               {1, l->v, 2, K_ROWS, D},
+                               {1, l->out, 2, D, Q_ROWS},
+                               {1, l->gate, 2, FFN, D},
+                               {1, l->up, 2, FFN, D},
+                               {1, l->down, 2, D, FFN},
+                               {1, copy(l->norm, D, 1, 0, (float)less), 1, D, 0},
+                               {!gemma, l->ffn_norm, 1, D, 0},
+                               {biased, l->q_bias, 1, Q_ROWS, 0},
+                               {biased, l->k_bias, 1, K_ROWS, 0},
+                               {biased, l->v_bias, 1, K_ROWS, 0},
+                               {normed, copy(l->q_norm, C, 1, 0, (float)less), 1, C, 0},
+                               {normed, copy(l->k_norm, C, 1, 0, (float)less), 1, C, 0},
+                               {gemma, copy(l->ffn_norm, D, 1, 0, (float)less), 1, D, 0},
+                               {gemma, copy(l->after, D, 1, 0, (float)less), 1, D, 0},
+                               {gemma, copy(l->ffn_after, D, 1, 0, (float)less), 1, D, 0}};
+        for (size_t k = 0; k < OF_LAYER - 1; k++) {
+            snprintf(name[n], sizeof name[n], gguf ? "blk.%d.%s" : "model.layers.%d.%s", i,
+                     of_layer[gguf][k]);
+            if (all[k].there && !strstr(name[n], without)) {
+                t[n] = (struct tensor){
+                    name[n], 0, all[k].rank, {all[k].out, all[k].in}, all[k].values};
+                n++;
+            }
+        }
+    }
+    t[n++] = (struct tensor){
+        gguf ? "token_embd.weight" : "model.embed_tokens.weight", 0, 2, {WORDS, D}, m.embedding};
+    t[n++] = (struct tensor){gguf ? "output_norm.weight" : "model.norm.weight",
+                             0,
+                             1,
+                             {D},
+                             copy(m.last, D, 1, 0, (float)less)};
+    if (m.kind == QWEN2)
+        t[n++] =
+            (struct tensor){gguf ? "output.weight" : "lm_head.weight", 0, 2, {WORDS, D}, m.logits};
+    if (gguf) put_gguf("w.gguf", archs[m.kind], t, n);
+    else put_safetensors("w.safetensors", "", t, n);
+    char config[100];
+    snprintf(config, sizeof config, "{\"model_type\":\"%s\",\"rms_norm_eps\":1e-5}", archs[m.kind]);
+    put_file("config.json", config, strlen(config));
+    while (n_changed) free(changed[--n_changed]);
+    return in_folder(gguf ? "w.gguf" : "w.safetensors");
+}
+
+/* --- tests --- */
+
+/* What is measured, and the pairing of the cache. */
+struct measured {
+    enum kvc_pairing pairing;
+    unsigned layers;
+    size_t label[KVC_GRADIENTS_RUNS][NEAR];
+};
+
+/* Compares gradients with differences at some places of each run. */
+static int compare(void *state, const struct kvc_gradients *g, struct kvc_error *e) {
+    struct measured *x = state;
+    (void)e;
+    for (unsigned run = 0; run < KVC_GRADIENTS_RUNS; run++)
+        for (int r = 0; r < 2; r++) {
+            const float *of = g->run[run].of[r];
+            double square = 0;
+            assert_int_equal(g->run[run].rows, start_of(run));
+            assert_int_equal(g->run[run].position, start_of(run));
+            for (size_t i = 0; i < start_of(run) * K_ROWS; i++)
+                square += (double)(of[i] * of[i]) / (double)(start_of(run) * K_ROWS);
+            assert_true(square > 0);
+            for (int k = 0; k < 6; k++) {
+                const size_t t = start_of(run) - 1 - (size_t)(k * k), c = (size_t)k % K_ROWS,
+                             pair = c % C < C / 2 ? 2 * (c % C) : 2 * (c % C - C / 2) + 1;
+                double sum[2];
+                for (int way = 0; way < 2; way++) {
+                    restore();
+                    seen[g->layer][r][t * K_ROWS + c] += way ? 1e-4 : -1e-4;
+                    sum[way] = run_tokens(run, x->label[run], 0);
+                }
+                const size_t at = r || x->pairing == KVC_PAIRING_HALVES ? c : c - c % C + pair;
+                const double wanted = (sum[1] - sum[0]) / 2e-4, got = (double)of[t * K_ROWS + at];
+                if (fabs(wanted - got) > 2e-3 * (sqrt(square) + fabs(wanted)))
+                    fail_msg("kind %d, layer %u, run %u, %c, row %zu: %g, not %g", m.kind, g->layer,
+                             run, "KV"[r], t, got, wanted);
+            }
+        }
+    x->layers++;
+    return 0;
+}
+
+static int measure(const struct kvc_cache *c, const char *path, unsigned threads,
+                   int (*take)(void *state, const struct kvc_gradients *g, struct kvc_error *e),
+                   int (*stop)(void *state), void *state, struct kvc_error *e) {
+    const struct kvc_gradients_taker to = {take, stop, state, state};
+    *e = (struct kvc_error){.message = ""};
+    struct kvc_weights *w = kvc_weights_open(path, e);
+    if (!w) return -1;
+    const int status = kvc_gradients_measure(c, w, threads, &to, e);
+    kvc_weights_close(w);
+    return status;
+}
+
+static void test_gradients(void **state) {
+    struct kvc_error e;
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int gguf = 0; gguf < 2; gguf++) {
+            struct measured x = {.pairing = (kind + gguf) % 2 ? KVC_PAIRING_INTERLEAVED
+                                                              : KVC_PAIRING_HALVES};
+            make_weights((enum kind)kind, 1);
+            struct kvc_cache *c = make_cache(x.pairing);
+            for (unsigned run = 0; run < KVC_GRADIENTS_RUNS; run++) {
+                restore();
+                run_tokens(run, x.label[run], 1);
+            }
+            if (measure(c, put_model(gguf, "none"), 2, compare, NULL, &x, &e))
+                fail_msg("kind %d: %s", kind, e.message);
+            assert_int_equal(x.layers, LAYERS);
+            kvc_cache_free(c);
+        }
+}
+
+/* Returns the mean length of the rows of V's basis of a layer: how large an error may be there. */
+static double room_of(struct kvc_profile *p, uint32_t layer) {
+    struct kvc_error e;
+    const struct kvc_profile_part *part;
+    double sum = 0;
+    assert_int_equal(kvc_profile_part(p, layer, KVC_ROLE_V, KVC_PAIRING_HALVES, 0, &part, &e), 0);
+    assert_non_null(part);
+    for (size_t i = 0; i < KV * C * C; i++) sum += (double)(part->basis[i] * part->basis[i]);
+    return sqrt(sum / (KV * C));
+}
+
+/* A layer that hardly adds to its output may have coarser rows; without weights nothing says so. */
+static void test_learnt(void **state) {
+    double apart[2];
+    (void)state;
+    make_weights(LLAMA, 0.01);
+    struct kvc_cache *c = make_cache(KVC_PAIRING_HALVES);
+    struct kvc_error e;
+    struct kvc_weights *w = kvc_weights_open(put_model(1, "none"), &e);
+    assert_non_null(w);
+    for (int known = 0; known < 2; known++) {
+        struct kvc_learner *l = kvc_learner_new(&e);
+        struct kvc_buffer bytes = {0};
+        struct kvc_sink out = kvc_sink_buffer(&bytes);
+        assert_int_equal(kvc_learner_add(l, c, NULL, &e), 0);
+        if (known && kvc_learner_measure(l, c, w, 1, NULL, NULL, &e)) fail_msg("%s", e.message);
+        assert_int_equal(kvc_learner_has_gradients(l), known);
+        if (kvc_learner_write(l, &out, &e)) fail_msg("%s", e.message);
+        struct kvc_profile *p = kvc_profile_open_memory(bytes.data, bytes.n, &e);
+        assert_non_null(p);
+        assert_int_equal(kvc_profile_metric(p), known ? KVC_METRIC_FISHER : KVC_METRIC_COVARIANCE);
+        apart[known] = room_of(p, LAYERS - 1) / room_of(p, 0);
+        kvc_profile_free(p);
+        kvc_learner_free(l);
+        free(bytes.data);
+    }
+    assert_true(apart[0] < 3);
+    assert_true(apart[1] > 20);
+    kvc_weights_close(w);
+    kvc_cache_free(c);
+}
+
+static int nothing(void *state, const struct kvc_gradients *g, struct kvc_error *e) {
+    (void)state, (void)g, (void)e;
+    return 0;
+}
+
+static void refused(const struct kvc_cache *c, const char *path, enum kvc_code code,
+                    const char *words) {
+    struct kvc_error e;
+    assert_int_equal(measure(c, path, 1, nothing, NULL, NULL, &e), -1);
+    if (!strstr(e.message, words)) fail_msg("'%s' is not in: %s", words, e.message);
+    assert_int_equal(e.code, code);
+}
+
+static void test_refused(void **state) {
+    struct kvc_error e;
+    (void)state;
+    make_weights(LLAMA, 1);
+    struct kvc_cache *c = make_cache(KVC_PAIRING_HALVES);
+    refused(c, put_model(1, "blk.1.ffn_down"), KVC_ERR_UNSUPPORTED, "blk.1.ffn_down.weight");
+    refused(c, put_model(1, "blk.1.ffn_norm"), KVC_ERR_UNSUPPORTED, "norms");
+    m.embedding[(size_t)token[TOKENS - 1] * D] += 9;
+    refused(c, put_model(1, "none"), KVC_ERR_MODEL, "differs from the cache's");
+    token[TOKENS - 1] = WORDS;
+    assert_int_equal(kvc_cache_set_tokens(c, token, TOKENS, &e), 0);
+    refused(c, put_model(1, "none"), KVC_ERR_MODEL, "the model has no token 30");
+    assert_int_equal(kvc_cache_set_tokens(c, token, TOKENS - 1, &e), 0);
+    refused(c, put_model(1, "none"), KVC_ERR_UNSUPPORTED, "the ids of 256 tokens");
+    struct tensor t = {"blk.0.attn_k.weight", 0, 2, {K_ROWS, D}, m.layer[0].k};
+    put_gguf("other.gguf", "phi3", &t, 1);
+    refused(c, in_folder("other.gguf"), KVC_ERR_UNSUPPORTED, "gradients are known of LLaMA");
+    kvc_cache_free(c);
+}
+
+/* Products with a matrix in blocks of ggml, in pieces of columns, there and back. */
+static void test_products(void **state) {
+    enum { OUT_ROWS = 70, COLUMNS = 320, ROWS = 5 };
+    static float w[OUT_ROWS * COLUMNS], x[ROWS * COLUMNS], y[ROWS * OUT_ROWS],
+        of_y[ROWS * OUT_ROWS], of_x[ROWS * COLUMNS], row[COLUMNS];
+    struct kvc_error e = {.message = ""};
+    (void)state;
+    for (size_t i = 0; i < OUT_ROWS * COLUMNS; i++) w[i] = (float)((int)(i * 37 % 201) - 100) / 8;
+    fill(x, ROWS * COLUMNS, 0, 1);
+    fill(of_y, ROWS * OUT_ROWS, 0, 1);
+    const struct tensor t[] = {{"blk.0.attn_k.weight", 0, 2, {K_ROWS, D}, m.layer[0].k},
+                               {"blk.0.attn_output.weight", 8, 2, {OUT_ROWS, COLUMNS}, w}};
+    put_gguf("w.gguf", "llama", t, 2);
+    struct kvc_weights *weights = kvc_weights_open(in_folder("w.gguf"), &e);
+    struct kvc_weights_tensor k;
+    struct kvc_weights_matrix matrix;
+    if (!weights) fail_msg("%s", e.message);
+    const struct kvc_weights_naming *naming = kvc_weights_find_k(weights, 0, &k, &e);
+    assert_int_equal(kvc_weights_matrix(weights, naming, KVC_WEIGHT_OUT, 0, COLUMNS, OUT_ROWS,
+                                        &matrix, &e),
+                     1);
+    for (unsigned threads = 1; threads < 4; threads += 2) {
+        assert_int_equal(kvc_weights_multiply(y, x, ROWS, &matrix, threads, &e), 0);
+        assert_int_equal(kvc_weights_multiply_back(of_x, of_y, ROWS, &matrix, threads, &e), 0);
+        for (size_t r = 0; r < ROWS; r++) {
+            for (size_t o = 0; o < OUT_ROWS; o++) {
+                double sum = 0;
+                for (size_t i = 0; i < COLUMNS; i++)
+                    sum += (double)w[o * COLUMNS + i] * (double)x[r * COLUMNS + i];
+                assert_true(fabs((double)y[r * OUT_ROWS + o] - sum) < 1e-2);
+            }
+            for (size_t i = 0; i < COLUMNS; i++) {
+                double sum = 0;
+                for (size_t o = 0; o < OUT_ROWS; o++)
+                    sum += (double)w[o * COLUMNS + i] * (double)of_y[r * OUT_ROWS + o];
+                assert_true(fabs((double)of_x[r * COLUMNS + i] - sum) < 1e-2);
+            }
+        }
+    }
+    assert_int_equal(kvc_weights_row(row, &matrix, OUT_ROWS - 1, &e), 0);
+    for (size_t i = 0; i < COLUMNS; i++) assert_true(row[i] == w[(OUT_ROWS - 1) * COLUMNS + i]);
+    assert_int_equal(kvc_weights_matrix(weights, naming, KVC_WEIGHT_OUT, 0, COLUMNS, OUT_ROWS + 1,
+                                        &matrix, &e),
+                     -1);
+    assert_int_equal(e.code, KVC_ERR_MODEL);
+    assert_int_equal(kvc_weights_matrix(weights, naming, KVC_WEIGHT_UP, 0, COLUMNS, 0, &matrix, &e),
+                     0);
+    kvc_weights_close(weights);
+}
+
+/* stop() is asked before each layer, forward and back. */
+static int count_down(void *state) {
+    int *left = state;
+    return (*left)-- == 0;
+}
+
+static void test_stopped(void **state) {
+    (void)state;
+    make_weights(LLAMA, 1);
+    struct kvc_cache *c = make_cache(KVC_PAIRING_HALVES);
+    const char *path = put_model(1, "none");
+    struct kvc_error e;
+    for (int layers = 0; layers <= 2 * LAYERS; layers++) {
+        int left = layers;
+        assert_int_equal(measure(c, path, 1, nothing, count_down, &left, &e),
+                         layers < 2 * LAYERS ? -1 : 0);
+        assert_int_equal(left, layers < 2 * LAYERS ? -1 : 0);
+    }
+    kvc_cache_free(c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients), cmocka_unit_test(test_learnt),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_products),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
