@@ -29,7 +29,7 @@ static void print_kept(const struct profile_tool *t, struct cli_report *r, const
 /* What was not there, and what that costs (measured on SmolLM2: man/kvc-profile.5). */
 static void say_missing(const char *path, const struct kvc_learning_info *info) {
     cli_warn("%s: made without gradients: files come out about 1.3 to 1.9 times larger, at equal "
-             "quality, than with a profile of make_profile.py",
+             "quality, than with one of kvc-profile make",
              path);
     if (!info->has_queries)
         cli_warn("%s: made without queries: no token is told from another when packing, which "

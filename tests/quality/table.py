@@ -449,7 +449,7 @@ def parse(arguments):
         options.profile = next(filter(os.path.exists, places), None)
         if not options.profile:
             parser.error(f"no profile of {options.model} ({' or '.join(map(os.path.relpath, places))}): make one with "
-                         "samples/python/make_profile.py, give --profile=FILE, or --rows without profile")
+                         "kvc-profile make, give --profile=FILE, or --rows without profile")
     return options
 
 
