@@ -253,6 +253,7 @@ class ProfileRun:
         progress = Progress(a.quiet, work * (len(self.texts) - done) + caches)
         if done:
             progress.say(f"{done} of {len(self.texts)} texts are measured in {self.state.folder}")
+        progress.say(f"loading {a.model}")
         self.load()
         progress.say(f"{self.n_layers} layers, {self.heads} KV heads, {self.query_heads} query "
                      f"heads, {self.dim_k} channels; weights in {self.weights_kind()}; "

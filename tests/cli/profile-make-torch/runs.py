@@ -27,19 +27,24 @@ TEXTS = ["a.txt", "b.txt", "c.txt"]
 OPTIONS = ["--tokens=200", "--samples=2", "--measure=2", "--predict-tokens=1500", "--threads=1"]
 
 
-def die(module, name, nth, after):
+def die(module, name, nth, after, by=signal.SIGKILL):
     """Kills this process in the nth call of a function, or after that call."""
     real, calls = getattr(module, name), []
 
     def call(*arguments, **more):
         calls.append(1)
         if len(calls) == nth and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), by)
         result = real(*arguments, **more)
         if len(calls) == nth:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), by)
         return result
     setattr(module, name, call)
+
+
+def interrupted_at_a_terminal():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+    die(torch.autograd, "grad", 7, False, signal.SIGINT)
 
 
 def run(*options, model=MODEL, texts=TEXTS, out="out.kvcp", prepare=None):
@@ -146,6 +151,10 @@ def main():
     killed("killed after the texts", whole, 2, (os, "replace", 3, True),
            (profile_run.ProfileRun, "make_cache", 3, True), (os, "replace", 4, False),
            (profile_run.subprocess, "run", 1, False))
+
+    status, said = run(prepare=interrupted_at_a_terminal)
+    check("interrupted", status == 130 and "interrupted; --resume goes on" in said, said)
+    resumed("interrupted", whole, 1)
 
     full("a full disk at once", whole, 0, 60_000)
     full("a full disk after a text", whole, 1, 100_000)
