@@ -138,12 +138,13 @@ python/kvc/version.py: formats/api/kvc.h
 	$(Q){ echo '"""The version of kvc.h, from which make writes this file."""' && echo && echo 'VERSION = "$(VERSION)"'; } >$B/version.py && \
 	  { cmp -s $B/version.py $@ || cp $B/version.py $@; }
 
-# where profiles are installed is compiled in; DATADIR may have changed
+# where profiles and kvc-profile make's program are installed is compiled in; DATADIR may have changed
 $B/profiles-folder: FORCE
 	@mkdir -p $(@D) && { echo '$(DATADIR)/profiles' | cmp -s - $@ || echo '$(DATADIR)/profiles' >$@; }
 .PHONY: FORCE
 $B/formats/model/profile_folders.o: ISA := '-DKVC_PROFILES="$(DATADIR)/profiles"'
-$B/formats/model/profile_folders.o: $B/profiles-folder
+$B/cli/profile/profile_make.o: ISA := '-DKVC_DATA="$(DATADIR)"'
+$B/formats/model/profile_folders.o $B/cli/profile/profile_make.o: $B/profiles-folder
 
 # The pages of --html come from one template, whose lines are strings of a C file. It is in the tools: nothing more is installed.
 # Empty lines and comments on lines of their own are left out. \? keeps the ?? of JavaScript from being a trigraph.
@@ -191,6 +192,11 @@ libkvc.so.$(VERSION): %: $B/%
 	$(NAME_SHARED)
 .PHONY: $(TOOLS) libkvc.a libkvc.so.$(VERSION)
 
+# kvc-profile make finds its program beside it
+$B/kvc-profile: | $B/share
+$B/share:
+	@mkdir -p $(@D) && ln -sfn ../../share $@
+
 .PHONY: kvc.pc
 kvc.pc: # anew each time: PREFIX may have changed
 	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' 'Name: kvc' \
@@ -213,6 +219,8 @@ DOCS := README.md CHANGELOG.md BENCHMARKS.md SECURITY.md $(sort $(wildcard sampl
 # files, not folders: those have no dot in their names
 SAMPLES := $(sort $(wildcard samples/*.* samples/*/*.*))
 PROFILES := $(filter %.kvcp,$(SAMPLES))
+# the program of kvc-profile make
+MAKE_PROFILE := $(sort $(wildcard share/make_profile/*.py))
 MAN3 := kvc.3 kvc_store.3
 ## man: writes the section OPTIONS of the man pages, from the tables of options of the tools
 .PHONY: man
@@ -259,6 +267,8 @@ endif
 	for s in $(SAMPLES); do m=644; [ ! -x $$s ] || m=755; $(INSTALL) -D -m $$m $$s $(DESTDIR)$(DATADIR)/$$s || exit 1; done
 	$(INSTALL) -d $(DESTDIR)$(DATADIR)/profiles
 	for p in $(PROFILES); do ln -sf ../$$p $(DESTDIR)$(DATADIR)/profiles || exit 1; done
+	$(INSTALL) -d $(DESTDIR)$(DATADIR)/make_profile
+	$(INSTALL) -m 644 $(MAKE_PROFILE) $(DESTDIR)$(DATADIR)/make_profile
 	$(INSTALL) -m 644 share/kvc.magic $(DESTDIR)$(DATADIR)
 	$(INSTALL) -d $(addprefix $(DESTDIR),$(MIMEDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR))
 	$(INSTALL) -m 644 share/kvc.xml $(DESTDIR)$(MIMEDIR)
@@ -285,10 +295,10 @@ uninstall:
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc_cuda.so $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/$(CUDA_SO)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_cuda.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_cuda.pc
 	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(addprefix $(DESTDIR)$(MANDIR)/,$(MAN3:%=man3/%) man5/kvc.5 man5/kvc-profile.5 $(patsubst man/%,man7/%,$(wildcard man/*.7)))
-	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(addprefix $(DESTDIR)$(DATADIR)/,kvc.magic $(SAMPLES) $(PROFILES:samples/%=profiles/%))
+	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(addprefix $(DESTDIR)$(DATADIR)/,kvc.magic $(SAMPLES) $(PROFILES:samples/%=profiles/%) $(MAKE_PROFILE:share/%=%))
 	rm -f $(DESTDIR)$(MIMEDIR)/kvc.xml $(TOOLS:%=$(DESTDIR)$(BASHDIR)/%) $(TOOLS:%=$(DESTDIR)$(ZSHDIR)/_%) $(TOOLS:%=$(DESTDIR)$(FISHDIR)/%.fish)
 	for d in $$(printf '%s\n' $(addprefix $(DOCDIR)/,$(sort $(dir $(DOCS)))) $(addprefix $(DATADIR)/,$(sort $(dir $(SAMPLES)))) | sort -r) \
-	  $(addprefix $(DOCDIR)/,codecs/papers codecs/stages codecs formats) $(DOCDIR) $(DATADIR)/profiles $(DATADIR) $(BACKENDSDIR); do \
+	  $(addprefix $(DOCDIR)/,codecs/papers codecs/stages codecs formats) $(DOCDIR) $(addprefix $(DATADIR)/,profiles make_profile) $(DATADIR) $(BACKENDSDIR); do \
 	  rmdir $(DESTDIR)$$d 2>/dev/null; done; true
 
 ## clean: remove everything that was built

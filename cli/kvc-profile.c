@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 /* Groups of options that only some commands take. */
-enum { LEARN = 1 << 0, FIT = 1 << 1, CACHES = 1 << 2 /* are read */ };
+enum { LEARN = 1 << 0, FIT = 1 << 1, CACHES = 1 << 2 /* are read */, MAKE = 1 << 3 };
 enum { MOST_THREADS = 1024, MANY = 1 << 30 };
 
 static const struct command {
@@ -21,6 +21,9 @@ static const struct command {
     {"learn", " CACHE...", profile_learn, MANY, LEARN | CACHES,
      "make a profile from caches of one model, of different texts; with --profile: add predictors "
      "to a copy of that profile"},
+    {"make", " MODEL TEXT...", profile_make, MANY, MAKE,
+     "make a better profile from the model itself, by gradients: needs Python with torch; MODEL is "
+     "a GGUF file or a folder of transformers, TEXT files of many kinds; takes minutes a text"},
     {"add", " FILE...", profile_add, MANY, 0, "put profiles where every tool finds them"},
     {"list", "", profile_list, 0, 0, "list the profiles that are found"},
     {"show", " PROFILE...", profile_show, MANY, 0,
@@ -42,18 +45,37 @@ static void print_commands(int how) {
 
 static const struct cli_option options[] = {
     {"output", 'o', "OUTPUT",
-     "of learn: write to OUTPUT (default: into the folder of profiles, under its hash)",
-     CLI_TEXT(struct profile_tool, output), .group = LEARN},
-    {"force", 'f', NULL, "of learn: replace an existing OUTPUT, write to a terminal",
-     CLI_FLAG(struct profile_tool, force), .group = LEARN},
-    {"back", 0, "N", "of learn: predict each layer from N layers before it (0 to 7, default 1)",
-     CLI_NUMBER(struct profile_tool, back, 0, 7), .group = LEARN},
+     "of learn and make: write to OUTPUT (default: into the folder of profiles, under its hash)",
+     CLI_TEXT(struct profile_tool, output), .group = LEARN | MAKE},
+    {"force", 'f', NULL,
+     "of learn and make: replace an existing OUTPUT; write to a terminal; start again what was "
+     "interrupted",
+     CLI_FLAG(struct profile_tool, force), .group = LEARN | MAKE},
+    {"back", 0, "N",
+     "of learn and make: predict each layer from N layers before it (0 to 7, default 1)",
+     CLI_NUMBER(struct profile_tool, back, 0, 7), .group = LEARN | MAKE},
     {"force-profile", 0, NULL, "of learn: add predictors to a --profile that does not fit a cache",
      CLI_FLAG(struct profile_tool, force_profile), .group = LEARN},
+    {"resume", 0, NULL, "of make: go on where the same command was interrupted, if it was",
+     CLI_FLAG(struct profile_tool, resume), .group = MAKE},
+    {"measure", 0, "N",
+     "of make: only the first N texts by gradients, the others for predictors alone (default: all)",
+     CLI_NUMBER(struct profile_tool, measure, 1, MANY), .group = MAKE},
+    {"text-tokens", 0, "N",
+     "of make: tokens of a text before those that are predicted (default 2048)",
+     CLI_NUMBER(struct profile_tool, tokens, 129, MANY), .group = MAKE},
+    {"samples", 0, "N", "of make: predictions that are sampled of a text (default 2)",
+     CLI_NUMBER(struct profile_tool, samples, 1, MANY), .group = MAKE},
+    {"predict-tokens", 0, "N", "of make: tokens of a text for predictors (default 1024)",
+     CLI_NUMBER(struct profile_tool, predict_tokens, 5, MANY), .group = MAKE},
+    {"float32", 0, NULL,
+     "of make: keep weights in float32; takes twice the memory (default: bfloat16)",
+     CLI_FLAG(struct profile_tool, float32), .group = MAKE},
     {"recipe", 'r', "RECIPE", "of fit: how the cache would be packed (default small)",
      CLI_TEXT(struct profile_tool, recipe), .group = FIT, .names = cli_recipe_names},
     {"threads", 'T', "N", "threads (default 0: one per core)", .take = cli_take_threads,
-     .field = offsetof(struct profile_tool, threads), .max = MOST_THREADS, .group = LEARN | FIT},
+     .field = offsetof(struct profile_tool, threads), .max = MOST_THREADS,
+     .group = LEARN | FIT | MAKE},
     {"json", 0, "[=lines]", "print a report as JSON; lines: an object a line",
      CLI_CHOICE(struct profile_tool, lines, "lines"), .min = 1},
     {"quiet", 'q', NULL, "print errors only; no notes, no progress",
@@ -101,7 +123,7 @@ int main(int argc, char **argv) {
             "Usage: kvc-profile [OPTION]... COMMAND [ARGUMENT]...\n"
             "Make, keep and look at profiles: what the caches of a model have in common, with\n"
             "which kvc-pack makes them much smaller.\n",
-        .brief = "output back model recipe json quiet version",
+        .brief = "output back resume model recipe json quiet version",
         .groups = groups,
         .print_commands = print_commands,
         .end = "\n"
@@ -110,6 +132,7 @@ int main(int argc, char **argv) {
                "\n"
                "Examples:\n"
                "  kvc-profile learn --model=model.gguf *.bin   from slots of llama.cpp\n"
+               "  kvc-profile make --resume model.gguf *.txt   from the model itself: hours\n"
                "  kvc-profile add model.kvcp                   kvc-pack -r small finds it then\n"
                "  kvc-profile list\n"
                "  kvc-profile fit model.kvcp slot.bin          what would it give?\n"};

@@ -121,7 +121,7 @@ static void say_without(struct cli_pack *p, const char *name) {
         return;
     p->hinted_profile = 1;
     cli_warn("%s: packed without a profile of the model, with which files are two to four times "
-             "smaller: make_profile.py, or kvc-profile learn FILE...; kvc-profile(1)",
+             "smaller: kvc-profile make or learn; kvc-profile(1)",
              name);
 }
 

@@ -70,7 +70,13 @@ for document in README.md CHANGELOG.md samples/CONVERT.md python/LLAMA-SERVER.md
     [ "$document" = codecs/README.md ] || [ "$document" = 'formats/*/*/*.md' ] || cmp "$document" "$doc/$document" || exit 1
 done
 diff -r -x __pycache__ samples "$data/samples" >&2 || { echo "the samples are not installed as they are" >&2; exit 1; }
-[ -x "$data/samples/python/make_profile.py" ] || { echo "the installed make_profile.py is no program" >&2; exit 1; }
+diff -r -x __pycache__ share/make_profile "$data/make_profile" >&2 || { echo "make_profile is not installed as it is" >&2; exit 1; }
+mkdir "$root/python"
+printf '#!/bin/sh\necho "$2"\n' >"$root/python/python3"
+chmod +x "$root/python/python3"
+found=$(PATH=$root/python:$PATH "$root/usr/bin/kvc-profile" make -o "$root/x.kvcp" README.md README.md)
+[ "$(cd "$(dirname "$found")" && pwd)" = "$data" ] || { echo "kvc-profile make runs '$found'" >&2; exit 1; }
+rm -r "$root/python"
 for profile in samples/*.kvcp; do cmp "$profile" "$data/profiles/${profile#samples/}" || exit 1; done
 "$root/usr/bin/kvc-pack" -r small --profile="$data/profiles/smollm2-135m-instruct-predict.kvcp" -o "$root/packed.kvc" \
     samples/transformers-16.safetensors 2>/dev/null

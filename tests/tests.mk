@@ -133,6 +133,7 @@ ENGINE_TESTS ?=
 test-engine: all $(FAKE_CUDA)
 	@sh tests/engine/run.sh $B $(ENGINE_TESTS)
 	@$(if $(ENGINE_TESTS),,$(MAKE) --no-print-directory check-python PYTHON="$${KVC_ENGINE_VENV:-build/engine-venv}/bin/python")
+	@$(if $(ENGINE_TESTS),,PYTHON="$${KVC_ENGINE_VENV:-build/engine-venv}/bin/python" sh tests/cli/run.sh profile-make-torch)
 
 ## test-mlx, test-lmcache, test-vllm: files of these engines, written and read by the engine itself, from PyPI
 .PHONY: test-mlx test-lmcache test-vllm
@@ -317,11 +318,13 @@ asan:
 ubsan:
 	@$(MAKE) --no-print-directory test-san CUDA=0 CFLAGS="-O1 -g $(SAN_UNDEFINED)" LDFLAGS="$(SAN_UNDEFINED)"
 
-## profile: the profile of QUALITY_MODEL with predictors, made again from texts that Debian and Python bring; of smollm2, that in samples
+PROFILE_smollm2 := samples/smollm2-135m-instruct-predict.kvcp
+PROFILE_gemma := build/quality/gemma-3-270m.kvcp
+PROFILE_qwen := build/quality/qwen2.5-coder-1.5b-instruct.kvcp
+## profile: the profile of QUALITY_MODEL (smollm2: that in samples; gemma; qwen: hours) with predictors, from texts that Debian and Python bring; goes on where it was interrupted
 .PHONY: profile
 profile: all
-	@PYTHON="$(PYTHON)" sh tests/quality/profile.sh . $(QUALITY_MODEL) \
-	  $(if $(filter gemma,$(QUALITY_MODEL)),build/quality/gemma-3-270m.kvcp,samples/smollm2-135m-instruct-predict.kvcp)
+	@PYTHON="$(PYTHON)" sh tests/quality/profile.sh . $(QUALITY_MODEL) $(PROFILE_$(QUALITY_MODEL))
 
 ## lossless-table: lossless ratios of five texts, with prediction across layers and without
 .PHONY: lossless-table

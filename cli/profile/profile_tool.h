@@ -9,7 +9,8 @@ struct profile_tool {
     struct cli_input input; /* its profile is the base of learn */
     const char *output, *recipe;
     unsigned back, threads;
-    int force, force_profile, lines, verbose;
+    unsigned measure, tokens, samples, predict_tokens; /* of make; 0: not given */
+    int force, force_profile, resume, float32, lines, verbose;
     int json;
     int n; /* operands */
     char **operand;
@@ -19,7 +20,7 @@ struct profile_tool {
 
 /* A command. Prints its messages; returns an exit status. */
 typedef int profile_command(struct profile_tool *t);
-profile_command profile_learn, profile_add, profile_list, profile_show, profile_fit;
+profile_command profile_learn, profile_make, profile_add, profile_list, profile_show, profile_fit;
 
 /* Prints t->e and returns EXIT_TROUBLE. */
 static inline int profile_trouble(const struct profile_tool *t) {

@@ -6,7 +6,7 @@
  * o) times that, o being the output. Squares are averaged over queries. What counts is the text
  * that follows the cache, though, and the queries are of its last tokens: attention to near tokens
  * will be to tokens that the cache does not hold. So a token at a distance of d counts d / 512
- * times, at most once. Not for gradients (make_profile.py). */
+ * times, at most once. Not for gradients (share/make_profile). */
 #include "formats/model/profile_learn_state.h"
 
 #include "codecs/floats.h"

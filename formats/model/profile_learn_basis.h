@@ -8,7 +8,7 @@
 /* The quantisation step of K over that of V, in the metrics of profile_learn_basis.c: measured on
  * SmolLM2 and Gemma 3. */
 #define KVC_LEARN_K_STEP 0.18
-/* The same in the metric of gradients: make_profile.py. */
+/* The same in the metric of gradients: kvc-profile make. */
 #define KVC_LEARN_GRADIENT_STEP 1.4
 /* The same where both are errors of the output of attention (profile_learn_attention.c). */
 #define KVC_LEARN_OUTPUT_STEP 0.8

@@ -1,5 +1,5 @@
 /* profile_learn_gradients.c: sums of gradients over caches, which make the metric of
- * make_profile.py. Not for computing the gradients (gradients.c), or the basis in the metric
+ * kvc-profile make. Not for computing the gradients (gradients.c), or the basis in the metric
  * (profile_learn_basis.c). */
 #include "codecs/eigen.h"
 #include "codecs/memory.h"

@@ -8,7 +8,7 @@
 
 /* A uniform error of step s in the Fisher metric of TOKENS tokens costs s^2 / 24 for each
  * coefficient, summed over these tokens: KLD = FIT * N s^2 / (24 * TOKENS). FIT is (1 + 1.4^2) / 2:
- * half of the coefficients are K's, whose rows make_profile.py scales by 1.4. */
+ * half of the coefficients are K's, whose rows kvc-profile make scales by 1.4. */
 #define FIT 1.48
 #define TOKENS 512.0
 /* From the KLD of a continuation to that of recall, where the metric is of continuations alone: 1.3

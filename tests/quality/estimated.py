@@ -3,7 +3,7 @@
 eight caches of 1 024 tokens with true queries, with the weights, which give gradients and estimated queries, and with neither, by the
 largest of three mean KLDs at equal ratios.
 
-    estimated.py [--model=smollm2|gemma|FILE.gguf] [-n N] [--texts=NAME,...] [--ratios=R,...] [--limit=N] [--tools=DIR] [--work=DIR]
+    estimated.py [--model=smollm2|gemma|qwen|FILE.gguf] [-n N] [--texts=NAME,...] [--ratios=R,...] [--limit=N] [--tools=DIR] [--work=DIR]
 
 Caches of N tokens (2 048) of texts of judged_texts.py are packed, which have no queries. --limit: only so many tokens of each
 continuation. Exit status: 0 ok, 2 trouble. Not for other recipes (table.py).

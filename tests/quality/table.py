@@ -2,7 +2,7 @@
 """table.py: how small the transform codec makes a model's caches at three qualities, beside its peers; one table for
 each text and a summary against the targets below. README.md, "The table", says what each row and figure is.
 
-    table.py [--model=smollm2|gemma] [-n N] [--texts=NAME,...] [--profile=FILE] [--rows=GROUP,...] [--json]
+    table.py [--model=smollm2|gemma|qwen] [-n N] [--texts=NAME,...] [--profile=FILE] [--rows=GROUP,...] [--json]
              [--tools=DIR] [--work=DIR] [--short]
 
 For each text: the model makes the cache of its first N tokens (once; kept in the work folder), kvc-pack packs it,
@@ -35,7 +35,8 @@ SHORT = 64  # tokens of each continuation with --short
 WIDE = 5  # points that enclose a KLD are no further apart than this
 TRIES = 4  # points that are measured beyond the first ones for one KLD
 
-PROFILES = {"smollm2": "smollm2-135m-instruct-predict.kvcp", "gemma": "gemma-3-270m.kvcp"}  # in samples/ or the work folder
+PROFILES = {"smollm2": "smollm2-135m-instruct-predict.kvcp", "gemma": "gemma-3-270m.kvcp",
+            "qwen": "qwen2.5-coder-1.5b-instruct.kvcp"}  # in samples/ or the work folder
 GROUPS = "profile", "alone", "every", "presets", "queries", "bare", "peers"
 PRESETS = {"near-lossless": 0.003, "small": 0.01, "tiny": 0.03}
 LOSSLESS = "split"
@@ -449,7 +450,7 @@ def parse(arguments):
         options.profile = next(filter(os.path.exists, places), None)
         if not options.profile:
             parser.error(f"no profile of {options.model} ({' or '.join(map(os.path.relpath, places))}): make one with "
-                         "samples/python/make_profile.py, give --profile=FILE, or --rows without profile")
+                         "kvc-profile make, give --profile=FILE, or --rows without profile")
     return options
 
 
