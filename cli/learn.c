@@ -45,7 +45,8 @@ static int learn_from(struct kvc_learning *l, const struct cli_learn_from *from,
 
 /* Says what came from the weights that no file had. A profile that is extended keeps its own. */
 static void say_weights(const struct kvc_learning_info *info) {
-    if (info->estimated) cli_warn("queries estimated from K, V and the weights");
+    if (info->estimated && !info->has_gradients)
+        cli_warn("queries estimated from K, V and the weights");
     if (*info->not_estimated) cli_warn("queries cannot be estimated: %s", info->not_estimated);
     if (info->has_gradients) cli_warn("gradients measured by the weights");
     else if (*info->not_measured) cli_warn("gradients cannot be measured: %s", info->not_measured);

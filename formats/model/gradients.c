@@ -252,6 +252,8 @@ static int back(const struct pass *p, struct kvc_error *e) {
         if (!status) status = kvc_gradients_layer_forward(&x, &p->m, p->h + i * n, of + n, e);
         if (!status) status = kvc_gradients_layer_back(&x, &p->m, p->h + i * n, of, e);
         g.weights = kvc_gradients_layer_weights(&x, &p->m);
+        g.query_heads = x.heads * x.group;
+        g.queries = x.q;
         for (unsigned r = 0; r < KVC_GRADIENTS_RUNS; r++) {
             g.run[r].tokens = p->m.run[r].n;
             g.run[r].position = p->m.run[r].position;

@@ -16,6 +16,8 @@ struct kvc_gradients {
     const struct kvc_cache *c; /* whose rows are binary32 */
     uint32_t layer;            /* its number in c */
     uint64_t weights;          /* in its matrices */
+    size_t query_heads;
+    const float *queries; /* of the first run, after RoPE: [tokens][query_heads * dim of K] */
     struct {
         uint64_t tokens;    /* whose log-probabilities are summed */
         int64_t position;   /* of the first */

@@ -136,7 +136,7 @@ static int add_queries(const struct kvc_cache *q, uint32_t t, struct kvc_learnt_
         return kvc_fail(e, KVC_ERR_MODEL,
                         "queries of %" PRIu64 " heads of %zu channels do not match K", shape->heads,
                         dim);
-    if (!n || have + n > MAX_QUERIES) return 0;
+    if (!n || have + n > MAX_QUERIES || l->exact) return 0;
     float *grown = kvc_realloc(l->query, (have + n) * width + dim, sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "queries");
     l->query = grown;

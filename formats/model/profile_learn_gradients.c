@@ -89,6 +89,28 @@ static int take_part(const struct kvc_gradients *g, int is_v, struct kvc_rope *r
     return status;
 }
 
+/* Keeps the queries that the model made for the first run: those that were estimated count no more.
+ */
+static int take_queries(const struct kvc_gradients *g, struct kvc_rope *rope,
+                        struct kvc_learnt_layer *to, struct kvc_error *e) {
+    const size_t dim = to->part[0].dim, width = g->query_heads * dim, n = (size_t)g->run[0].tokens;
+    if (!to->exact) to->n_queries = 0;
+    float *grown = kvc_realloc(to->query, (to->n_queries + n) * width + dim, sizeof *grown);
+    if (!grown) return kvc_fail_memory(e, "queries");
+    to->query = grown;
+    for (size_t i = 0; i < n; i++) {
+        float *row = grown + (to->n_queries + i) * width;
+        memcpy(row, g->queries + i * width, width * sizeof *row);
+        kvc_learn_normalise(rope, row, g->query_heads, dim, g->run[0].position + (int64_t)i,
+                            grown + (to->n_queries + n) * width);
+    }
+    to->query_heads = g->query_heads;
+    to->query_dim = dim;
+    to->n_queries += n;
+    to->exact = 1;
+    return 0;
+}
+
 static int take(void *state, const struct kvc_gradients *g, struct kvc_error *e) {
     struct kvc_learner *l = state;
     const struct kvc_layer *layer = &g->c->layer[g->layer];
@@ -101,7 +123,8 @@ static int take(void *state, const struct kvc_gradients *g, struct kvc_error *e)
     }
     l->weights += (double)g->weights;
     if (kvc_learn_rope(l, g->c, g->layer, to, &rope, e)) return -1;
-    int status = take_part(g, 0, &rope, to, &to->part[0], e);
+    int status = take_queries(g, &rope, to, e);
+    if (!status) status = take_part(g, 0, &rope, to, &to->part[0], e);
     if (!status) status = take_part(g, 1, &none, to, &to->part[1], e);
     kvc_rope_free(&rope);
     return status;

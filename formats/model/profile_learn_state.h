@@ -27,6 +27,7 @@ struct kvc_learnt_layer {
     size_t query_heads, n_queries, query_dim;
     /* [query][query head][channel], paired as halves, before RoPE where RoPE is known */
     float *query;
+    int exact; /* 1: they are the model's own (profile_learn_gradients.c), and no others count */
     size_t half;
     double *angle;
     int sliding;

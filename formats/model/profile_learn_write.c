@@ -201,7 +201,8 @@ static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_
                  put_text(f, "model.architecture", facts->architecture ? facts->architecture : "",
                           e) ||
                  put_metric(f, l, e) ||
-                 (l->estimated && put_count(f, "queries.estimated", l->estimated, e)) ||
+                 (l->estimated && !measured &&
+                  put_count(f, "queries.estimated", l->estimated, e)) ||
                  put_text(f, "made", made, e) || put_fingerprints(f, l, e) || put_windows(f, l, e);
     return status ? -1 : 0;
 }

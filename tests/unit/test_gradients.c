@@ -98,6 +98,8 @@ static void heads(double *x, size_t n, const float *bias, const float *factor, s
 /* K and V that a token sees, by position: those of the cache, and those that runs make. */
 static double seen[LAYERS][2][(TOKENS + AGAIN) * K_ROWS];
 
+static double asked[LAYERS][TOKENS + AGAIN][Q_ROWS]; /* queries, by position */
+
 static void attend(double *to, const double *q, int layer, size_t position) {
     const size_t first = m.kind == GEMMA3 && layer == 1 && position >= WINDOW
                              ? position + 1 - WINDOW
@@ -134,6 +136,7 @@ static void run_token(int32_t id, size_t position, double *logits) {
         for (size_t c = 0; c < K_ROWS && m.kind == QWEN2; c++) v[c] += (double)l->v_bias[c];
         heads(q, Q, l->q_bias, l->q_norm, position);
         heads(k, KV, l->k_bias, l->k_norm, position);
+        memcpy(asked[i][position], q, sizeof q);
         attend(o, q, i, position);
         times(added, l->out, o, D, Q_ROWS);
         if (m.kind == GEMMA3) norm(added, added, l->after, D);
@@ -333,10 +336,21 @@ struct measured {
     size_t label[KVC_GRADIENTS_RUNS][NEAR];
 };
 
-/* Compares gradients with differences at some places of each run. */
+static size_t place_of(size_t channel, enum kvc_pairing pairing) {
+    const size_t c = channel % C, pair = c < C / 2 ? 2 * c : 2 * (c - C / 2) + 1;
+    return pairing == KVC_PAIRING_HALVES ? channel : channel - c + pair;
+}
+
+/* Compares gradients with differences at some places of each run, and queries. */
 static int compare(void *state, const struct kvc_gradients *g, struct kvc_error *e) {
     struct measured *x = state;
     (void)e;
+    assert_int_equal(g->query_heads, Q);
+    for (size_t i = 0; i < NEAR * Q_ROWS; i++) {
+        const double wanted = asked[g->layer][start_of(0) + i / Q_ROWS][i % Q_ROWS];
+        const size_t at = i - i % Q_ROWS + place_of(i % Q_ROWS, x->pairing);
+        assert_true(fabs((double)g->queries[at] - wanted) < 1e-2);
+    }
     for (unsigned run = 0; run < KVC_GRADIENTS_RUNS; run++)
         for (int r = 0; r < 2; r++) {
             const float *of = g->run[run].of[r];
@@ -347,15 +361,14 @@ static int compare(void *state, const struct kvc_gradients *g, struct kvc_error 
                 square += (double)(of[i] * of[i]) / (double)(start_of(run) * K_ROWS);
             assert_true(square > 0);
             for (int k = 0; k < 6; k++) {
-                const size_t t = start_of(run) - 1 - (size_t)(k * k), c = (size_t)k % K_ROWS,
-                             pair = c % C < C / 2 ? 2 * (c % C) : 2 * (c % C - C / 2) + 1;
+                const size_t t = start_of(run) - 1 - (size_t)(k * k), c = (size_t)k % K_ROWS;
                 double sum[2];
                 for (int way = 0; way < 2; way++) {
                     restore();
                     seen[g->layer][r][t * K_ROWS + c] += way ? 1e-4 : -1e-4;
                     sum[way] = run_tokens(run, x->label[run], 0);
                 }
-                const size_t at = r || x->pairing == KVC_PAIRING_HALVES ? c : c - c % C + pair;
+                const size_t at = r ? c : place_of(c, x->pairing);
                 const double wanted = (sum[1] - sum[0]) / 2e-4, got = (double)of[t * K_ROWS + at];
                 if (fabs(wanted - got) > 2e-3 * (sqrt(square) + fabs(wanted)))
                     fail_msg("kind %d, layer %u, run %u, %c, row %zu: %g, not %g", m.kind, g->layer,
@@ -425,6 +438,7 @@ static void test_learnt(void **state) {
         assert_int_equal(kvc_learner_add(l, c, NULL, &e), 0);
         if (known && kvc_learner_measure(l, c, w, 1, NULL, NULL, &e)) fail_msg("%s", e.message);
         assert_int_equal(kvc_learner_has_gradients(l), known);
+        assert_int_equal(kvc_learner_has_queries(l), known);
         if (kvc_learner_write(l, &out, &e)) fail_msg("%s", e.message);
         struct kvc_profile *p = kvc_profile_open_memory(bytes.data, bytes.n, &e);
         assert_non_null(p);
