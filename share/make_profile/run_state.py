@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -16,8 +17,9 @@ from safetensors.torch import load, save
 from model_files import Refusal
 
 SLACK = 1 << 16  # bytes by which the header may grow with a text
-SUMS, NEXT, BASE, PARTIAL = "sums", "next", "base.kvcp", ".partial"
-DIGITS = 16      # of hashes in names of caches
+SUMS, NEXT, BASE, PARTIAL_CACHE = "sums", "next", "base.kvcp", "cache.partial"
+DIGITS = 16      # of hashes in names of caches: of the text, and of the file
+CACHE = re.compile(r"[0-9a-f]{16}\.([0-9a-f]{16})\.safetensors")
 
 
 def synced(path, data):
@@ -42,9 +44,10 @@ class RunState:
 
     def open(self, resume, force):
         """Returns how many texts are done, and the tensors of their sums."""
-        if force and not resume and os.path.isdir(self.folder):
+        if force and not resume and os.path.exists(self.sums):
             self.take_lock()
             self.remove()
+            os.close(self.lock)
         os.makedirs(self.folder, 0o700, exist_ok=True)
         self.take_lock()
         if not os.path.exists(self.sums):
@@ -118,19 +121,19 @@ class RunState:
 
     def find_cache(self, key):
         """The whole cache of a text. One that is damaged is removed."""
-        prefix = key[:DIGITS] + "."
         for name in sorted(os.listdir(self.folder)):
-            if not name.startswith(prefix) or not name.endswith(".safetensors"):
+            cache = CACHE.fullmatch(name)
+            if not cache or not name.startswith(key[:DIGITS]):
                 continue
             path = os.path.join(self.folder, name)
             with open(path, "rb") as f:
-                if hashlib.sha256(f.read()).hexdigest()[:DIGITS] == name.split(".")[1]:
+                if hashlib.sha256(f.read()).hexdigest()[:DIGITS] == cache[1]:
                     return path
             os.remove(path)
         return None
 
     def keep_cache(self, key, tensors, metadata):
-        partial = os.path.join(self.folder, "cache" + PARTIAL)
+        partial = os.path.join(self.folder, PARTIAL_CACHE)
         data = save(tensors, metadata)
         digest = hashlib.sha256(data).hexdigest()[:DIGITS]
         path = os.path.join(self.folder, f"{key[:DIGITS]}.{digest}.safetensors")
@@ -153,8 +156,9 @@ class RunState:
         return path
 
     def remove(self):
-        """Removes what runs leave, and no more, should the folder be of something else."""
+        """Removes what runs leave, and the folder unless something else is in it."""
         for name in os.listdir(self.folder):
-            if name in (SUMS, NEXT, BASE) or name.endswith((".safetensors", PARTIAL)):
+            if name in (SUMS, NEXT, BASE, PARTIAL_CACHE) or CACHE.fullmatch(name):
                 os.remove(os.path.join(self.folder, name))
-        os.rmdir(self.folder)
+        with contextlib.suppress(OSError):
+            os.rmdir(self.folder)
