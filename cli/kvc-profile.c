@@ -22,8 +22,9 @@ static const struct command {
      "make a profile from caches of one model, of different texts; with --profile: add predictors "
      "to a copy of that profile"},
     {"make", " MODEL TEXT...", profile_make, MANY, MAKE,
-     "make a better profile from the model itself, by gradients: needs Python with torch; MODEL is "
-     "a GGUF file or a folder of transformers, TEXT files of many kinds; takes minutes a text"},
+     "make a profile from the model itself and texts, without caches: needs Python with torch; "
+     "MODEL is a GGUF file or a folder of transformers, TEXT files of many kinds; takes minutes a "
+     "text"},
     {"add", " FILE...", profile_add, MANY, 0, "put profiles where every tool finds them"},
     {"list", "", profile_list, 0, 0, "list the profiles that are found"},
     {"show", " PROFILE...", profile_show, MANY, 0,
