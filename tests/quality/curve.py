@@ -16,10 +16,10 @@ def rows(page):
     """Yields (series, preset, ratio, largest KLD) of the tables of the licence."""
     for line in open(page, encoding="utf-8"):
         cells = line.split()
-        if len(cells) == 10 and re.fullmatch(r"[\d.]+", cells[1]) and "." in cells[9]:
+        if len(cells) == 12 and re.fullmatch(r"[\d.]+", cells[1]) and "." in cells[11]:
             yield 2, cells[0], float(cells[1]), max(map(float, cells[6:9]))
-        if len(cells) in (7, 8) and cells[1:3] in (["licence", "beside"], ["licence", "none"]):
-            yield int(cells[2] == "none"), cells[0], float(cells[3]), max(map(float, cells[-3:]))
+        if len(cells) in (9, 10) and cells[1:3] in (["licence", "beside"], ["licence", "none"]):
+            yield int(cells[2] == "none"), cells[0], float(cells[3]), max(map(float, cells[-5:-2]))
 
 
 def x(kld):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """estimated.py: what the weights are worth where a profile is learnt (formats/model/GRADIENTS.md): profiles that kvc-profile learns from
 eight caches of 1 024 tokens with true queries, with the weights, which give gradients and estimated queries, and with neither, by the
-largest of three mean KLDs at equal ratios.
+largest of three mean KLDs at equal ratios, the 99.9th percentile and the largest KLD of a token beside it.
 
     estimated.py [--model=smollm2|gemma|qwen|FILE.gguf] [-n N] [--texts=NAME,...] [--ratios=R,...] [--limit=N] [--tools=DIR] [--work=DIR]
 
@@ -94,15 +94,16 @@ def main():
         full, plain = cache_of(model, TEXTS[text][0], o.n, lm.NATURAL_TOKENS, os.path.join(work, f"{text}-{o.n}.safetensors"))
         keys, values, arrays = read_cache(full, model.n_layers)
         judged = lm.Judge(model, keys, values, arrays["tokens"].long(), arrays["continuation"].long(), o.limit)
-        print(f"\n{text}: worst of three mean KLDs\n{'ratio':>6} " + " ".join(f"{name:>9}" for name in profiles), flush=True)
+        heads = [f"{name:>9}" + "".join(f"{head:>8}" for head in ("p99.9", "max")) for name in profiles]
+        print(f"\n{text}: worst of three mean KLDs, and of all tokens\n{'ratio':>6} " + " ".join(heads), flush=True)
         points = {name: [] for name in profiles}
         for ratio in map(float, o.ratios.split(",")):
             for name, profile in profiles.items():
                 points[name].append(judge(judged, tools, model, work, plain, profile, ratio))
-            print(f"{ratio:6g} " + " ".join(f"{points[name][-1]['worst']:9.5f}" for name in profiles), flush=True)
+            print(f"{ratio:6g} " + " ".join("{worst:9.5f}{p999:8.4f}{max:8.4f}".format(**points[name][-1]) for name in profiles), flush=True)
         for level in LEVELS:
             found = {name: ratio_at(points[name], "worst", level) for name in profiles}
-            print(f"{level:6g} " + " ".join(f"{r:9.2f}" if r else f"{'-':>9}" for r in found.values()) + "  (ratios)", flush=True)
+            print(f"{level:6g} " + " ".join(f"{f'{r:.2f}' if r else '-':>9}{'':16}" for r in found.values()).rstrip() + "  (ratios)", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import numpy as np
 from caches import CacheFile, Tools, write_cache
 from judged_texts import TEXTS, profile_texts
 from model import Cache, Model
-from quality import HERE, compare_logits, log_softmax, print_table
+from quality import HERE, compare_logits, log_softmax, of_tokens, print_table, tail_cells
 from tokenizer import Tokenizer
 
 LENGTHS = 512, 1024  # tokens of the prompts; one more follows each, from which the answer is generated
@@ -40,8 +40,9 @@ SHOWN_TEXTS = "gpl3", "german", "chat"  # of these texts,
 SHOWN_AFTER = 24  # from so many tokens before the prompt's end on
 KLDS = 0, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, np.inf  # classes of prompts
 
-# One recipe on one prompt. same: tokens before the first that differs, of COUNT; top1: share of positions with the same
-# first choice; choice: at the first difference the exact cache's probabilities of its own token and of the other, or None
+# One recipe on one prompt. kld: of each token of the exact answer; same: tokens before the first that differs, of COUNT;
+# top1: share of positions with the same first choice; choice: at the first difference the exact cache's probabilities of
+# its own token and of the other, or None
 Answer = namedtuple("Answer", "ratio kld same top1 choice")
 
 
@@ -108,7 +109,7 @@ def judge(model, prompt, cache, ratio):
     if same < len(equal):
         p = np.exp(log_softmax(prompt.logits[same]))
         choice = p.max(), p[logits[same].argmax()]
-    return Answer(ratio, kld.mean(), same, equal.mean(), choice)
+    return Answer(ratio, kld, same, equal.mean(), choice)
 
 
 def decoded(model, tools, prompt, recipe, profile):
@@ -183,7 +184,8 @@ def make_example(model, tokenizer, prompts, results):
         raise ValueError(f"{prompt.name}: the generated answer differs elsewhere than the predicted one")
     parts = {"prompt": [*prompt.tokens[-SHOWN_AFTER:], prompt.next], "equal": other[:same],
              "exact": prompt.generated[same:], SHOWN: other[same:]}
-    return "\n".join([f"{prompt.name}: {same} tokens are equal; KLD {answer.kld:.4f}; then the exact cache gives its token "
+    return "\n".join([f"{prompt.name}: {same} tokens are equal; KLD {answer.kld.mean():.4f}, of a token {answer.kld.max():.4f} "
+                      "at most; then the exact cache gives its token "
                       f"{100 * answer.choice[0]:.0f} % and the other {100 * answer.choice[1]:.0f} %",
                       *(f"  {name + ':':8}{tokenizer.decode(ids)!r}" for name, ids in parts.items())])
 
@@ -203,18 +205,20 @@ HEADS = ["equal 1/4", "1/2", "3/4", f"all {COUNT} %", "top-1 %", "own %", "other
 
 
 def print_results(results):
-    rows = [["recipe", "ratio", "KLD", *HEADS]]
+    rows = [["recipe", "ratio", "KLD", "p99.9", "max", *HEADS]]
     for name in results[0]:
         answers = [answers[name] for answers in results]
-        rows.append([name, f"{np.mean([a.ratio for a in answers]):.2f}", f"{np.mean([a.kld for a in answers]):.5f}",
+        kld = of_tokens(np.concatenate([a.kld for a in answers]))
+        rows.append([name, f"{np.mean([a.ratio for a in answers]):.2f}", f"{kld['kld']:.5f}", *tail_cells(kld)[1:],
                      *figures(answers)])
     print(f"{len(results)} prompts, {COUNT} tokens each, by recipe")
     print_table(rows)
-    rows = [["KLD of the prompt", "answers", *HEADS]]
+    rows = [["KLD of the prompt", "answers", "p99.9", "max", *HEADS]]
     for low, high in zip(KLDS, KLDS[1:]):
-        answers = [a for answers in results for a in answers.values() if low <= a.kld < high]
+        answers = [a for answers in results for a in answers.values() if low <= a.kld.mean() < high]
         if answers:
-            rows.append([f"{low:g} to {high:g}", str(len(answers)), *figures(answers)])
+            kld = of_tokens(np.concatenate([a.kld for a in answers]))
+            rows.append([f"{low:g} to {high:g}", str(len(answers)), *tail_cells(kld)[1:], *figures(answers)])
     print("The same answers of all recipes, by KLD")
     print_table(rows)
 

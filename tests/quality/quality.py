@@ -49,6 +49,12 @@ def compare_logits(exact, decoded, tokens):
     return np.array(kld), np.array(same), np.exp(nll / max(len(labels), 1))
 
 
+def of_tokens(kld):
+    """What is said of KLDs of tokens: their mean, two percentiles and the largest."""
+    p99, p999 = np.percentile(kld, [99, 99.9])
+    return {"kld": kld.mean(), "kld_p99": p99, "kld_p99.9": p999, "kld_max": kld.max()}
+
+
 def relative_error(exact, decoded):
     """Mean over layers of the Frobenius norms' ratio; a layer of zeros counts by its difference."""
     return np.mean([np.linalg.norm(x - y) / (np.linalg.norm(x) or 1) for x, y in zip(exact, decoded)])
@@ -108,10 +114,11 @@ class Judge:
         def compare(name):
             return compare_logits(self.logits[name], self.run(name, decoded.cache), self.tokens[name])
 
-        for name, (kld, same, perplexity) in self.each(compare).items():
-            figures["runs"][name] = {"kld": kld.mean(), "kld_p99": np.percentile(kld, 99), "kld_any": bool(kld.any()),
-                                     "top1": same.mean(), "perplexity": perplexity[0],
-                                     "change": perplexity[1] / perplexity[0] - 1}
+        compared = self.each(compare)
+        for name, (kld, same, perplexity) in compared.items():
+            figures["runs"][name] = {**of_tokens(kld), "kld_any": bool(kld.any()), "top1": same.mean(),
+                                     "perplexity": perplexity[0], "change": perplexity[1] / perplexity[0] - 1}
+        figures["all"] = of_tokens(np.concatenate([kld for kld, _, _ in compared.values()]))
         figures["worst"] = max(figures["runs"].values(), key=lambda run: run["kld"])
         return figures
 
@@ -142,29 +149,36 @@ def print_table(rows):
     print()
 
 
+TAIL = "KLD p99", "KLD p99.9", "KLD max"
+
+
+def tail_cells(run):
+    """Cells below TAIL, of what of_tokens() returned."""
+    return [f"{run[name]:.4f}" for name in ("kld_p99", "kld_p99.9", "kld_max")]
+
+
 def print_figures(judge, all_figures):
     distances = " and ".join(f"{d:.2%}" for d in judge.distance)
     print(f"{judge.path}: {judge.exact.n_tokens} tokens; K and V {distances} from this model's own"
           + ("; queries are the model's" if judge.queries else ""))
-    rows = [["recipe", "ratio", "file ratio", "K error", "V error", "attn median", "attn p99",
-             "KLD", "KLD p99", "top-1 %"]]
+    rows = [["recipe", "ratio", "file ratio", "K error", "V error", "attn median", "attn p99", "KLD", *TAIL, "top-1 %"]]
     for name, f in all_figures:
         ratios = [f"{f[r]:.3f}" if r in f else "-" for r in ("ratio", "file_ratio")]
         errors = [f"{f[e]:.4f}" for e in ("k", "v", "median", "p99")]
         worst = f["worst"]
-        rows.append([name, *ratios, *errors, f"{worst['kld']:.5f}", f"{worst['kld_p99']:.4f}",
-                     f"{100 * worst['top1']:.1f}"])
+        rows.append([name, *ratios, *errors, f"{worst['kld']:.5f}", *tail_cells(worst), f"{100 * worst['top1']:.1f}"])
     print_table(rows)
     names = list(judge.tokens)
-    rows = [["preset", "ratio", "K", "V", "attn", "p99", *names, "top-1"]]
+    rows = [["preset", "ratio", "K", "V", "attn", "p99", *names, "p99.9", "max", "top-1"]]
     for name, f in all_figures:
         rows.append([name, f"{f['ratio']:.2f}" if "ratio" in f else "-", *(f"{f[e]:.3f}" for e in ("k", "v", "median", "p99")),
-                     *(f"{f['runs'][n]['kld']:.4f}" for n in names), f"{100 * f['worst']['top1']:.1f}"])
+                     *(f"{f['runs'][n]['kld']:.4f}" for n in names), *tail_cells(f["all"])[1:],
+                     f"{100 * f['worst']['top1']:.1f}"])
     print_table(rows)
-    rows = [["recipe", "continuation", "tokens", "KLD", "KLD p99", "top-1 %", "PPL", "PPL change %"]]
+    rows = [["recipe", "continuation", "tokens", "KLD", *TAIL, "top-1 %", "PPL", "PPL change %"]]
     for name, f in all_figures:
         for which, run in f["runs"].items():
-            rows.append([name, which, str(len(judge.tokens[which])), f"{run['kld']:.5f}", f"{run['kld_p99']:.4f}",
+            rows.append([name, which, str(len(judge.tokens[which])), f"{run['kld']:.5f}", *tail_cells(run),
                          f"{100 * run['top1']:.1f}", f"{run['perplexity']:.3f}", f"{100 * run['change']:+.2f}"])
     print_table(rows)
 

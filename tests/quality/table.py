@@ -236,7 +236,7 @@ class Subject:
         row = {"group": group, "name": name, **facts}
         try:
             row |= measure()
-            shown = f"ratio {row['ratio']:.3f}, worst KLD {row['worst']:.5f}"
+            shown = f"ratio {row['ratio']:.3f}, worst KLD {row['worst']:.5f}, largest of a token {row['max']:.4f}"
         except ValueError as error:
             row["error"] = shown = str(error).splitlines()[-1]
         print(f"  {name}: {shown} ({time.time() - start:.0f} s)", file=sys.stderr, flush=True)
@@ -373,7 +373,7 @@ def print_subject(options, model, text, subject):
     print(f"{model.title}, {text}: {os.path.basename(TEXTS[text][0])} (SHA-256 {subject.sha256[:16]}), "
           f"{options.n} tokens, K and V {subject.bits16} bytes; perplexity {perplexity}")
     table = [["row", "target", "predicted", "recall", "ratio", "embedded", "natural", "early", "middle", "worst",
-              "top-1 %"]]
+              "p99.9", "max", "top-1 %"]]
     order = ["profile", "alone", "every", "presets", "queries", "bare", "peers", "lossless"]
     for row in sorted(subject.rows, key=lambda r: (order.index(r["group"]), r.get("ratio", 0))):
         if "error" in row:
@@ -381,7 +381,8 @@ def print_subject(options, model, text, subject):
         klds = [f"{row[name]:.5f}" for name in ("natural", "early", "middle", "worst")]
         table.append([row["name"], cell(row.get("target"), "g"), cell(row.get("predicted_kld"), ".5f"),
                       cell(row.get("predicted_kld_recall"), ".5f"), f"{row['ratio']:.2f}",
-                      cell(row.get("ratio_embedded"), ".2f"), *klds, f"{100 * row['top1']:.1f}"])
+                      cell(row.get("ratio_embedded"), ".2f"), *klds, f"{row['p999']:.4f}", f"{row['max']:.4f}",
+                      f"{100 * row['top1']:.1f}"])
     print_table(table)
     for row in subject.rows:
         if "error" in row:
@@ -390,7 +391,8 @@ def print_subject(options, model, text, subject):
 
 def print_presets(subjects):
     print("Presets with the profile beside the file and inside, and without one but with the cache's queries")
-    table = [["preset", "text", "ratio", "inside", "text", "early", "middle", "without: ratio", "text", "early", "middle"]]
+    klds = ["text", "early", "middle", "p99.9", "max"]
+    table = [["preset", "text", "ratio", "inside", *klds, "without: ratio", *klds]]
     for text, subject in subjects.items():
         for preset in PRESETS:
             line = [preset, text]
@@ -399,7 +401,7 @@ def print_presets(subjects):
                 line.append(f"{row['ratio']:.2f}" if "ratio" in row else "-")
                 if name == preset:
                     line.append(cell(row.get("ratio_embedded"), ".2f"))
-                line += [cell(row.get(kld), ".4f") for kld in ("natural", "early", "middle")]
+                line += [cell(row.get(kld), ".4f") for kld in ("natural", "early", "middle", "p999", "max")]
             table.append(line)
     print_table(table)
 
@@ -416,11 +418,12 @@ def print_summary(options, subjects, goals):
         table.append([goal["goal"], cell(goal["must"], "g"), cell(goal["aim"], "g"), *ratios, goal["met"] or "-"])
     print_table(table)
     if "profile" in options.rows:
-        print("Presets as they are: ratio, worst KLD")
+        print("Presets as they are: ratio, worst KLD, the largest of a token")
         table = [["", *subjects]]
         for preset in PRESETS:
             rows = [next(row for row in subject.rows if row["name"] == preset) for subject in subjects.values()]
-            table.append([preset, *("-" if "error" in r else f"{r['ratio']:.2f} {r['worst']:.4f}" for r in rows)])
+            table.append([preset, *("-" if "error" in r else f"{r['ratio']:.2f} {r['worst']:.4f} {r['max']:.2f}"
+                                     for r in rows)])
         print_table(table)
 
 

@@ -95,13 +95,13 @@ class Quality(unittest.TestCase):
         prompt = greedy.Prompt(self.model, self.tools, self.folder.name, "prompt", ids, 12, self.model.prefill(ids)[0])
         prompt.answered(self.model, self.model.generate([prompt.exact], [prompt.next], 24)[0])
         same = greedy.judge(self.model, prompt, prompt.exact, 1)
-        self.assertEqual((same.kld, same.same, same.top1, same.choice), (0, 24, 1, None))
+        self.assertEqual((same.kld.shape, same.kld.any(), same.same, same.top1, same.choice), ((24,), False, 24, 1, None))
         wrong = Cache([-x for x in prompt.exact.keys], prompt.exact.values)
         answer = greedy.judge(self.model, prompt, wrong, 1)
         other = self.model.generate([wrong], [prompt.next], 24)[0]
         self.assertLess(answer.same, 24)
         self.assertEqual(greedy.first_difference(other == prompt.generated), answer.same)
-        self.assertGreater(answer.kld, 0.01)
+        self.assertGreater(answer.kld.mean(), 0.01)
         self.assertGreater(answer.choice[0], answer.choice[1])
 
     def test_block_types(self):
@@ -119,6 +119,9 @@ class Quality(unittest.TestCase):
         np.testing.assert_allclose(kld, [0.5 * np.log(3), 0], atol=1e-15)
         self.assertEqual(list(same), [False, True])
         np.testing.assert_allclose(perplexity, [4, 4 / 3])
+        found = quality.of_tokens(np.arange(2001) / 2)
+        self.assertEqual(list(found), ["kld", "kld_p99", "kld_p99.9", "kld_max"])
+        np.testing.assert_allclose(list(found.values()), [500, 990, 999, 1000])
         exact, decoded = [np.array([3.0, 4.0]), np.ones(4)], [np.array([3.0, 3.0]), np.ones(4)]
         self.assertAlmostEqual(quality.relative_error(exact, decoded), 0.1)
 
@@ -146,6 +149,9 @@ class Quality(unittest.TestCase):
         self.assertTrue(quality.changed(figures))
         self.assertTrue(figures["k"] > 0 and figures["v"] == 0)
         self.assertTrue(all(run["kld"] > 0 for run in figures["runs"].values()))
+        runs = figures["runs"].values()
+        self.assertEqual(figures["all"]["kld_max"], max(run["kld_max"] for run in runs))
+        self.assertTrue(all(run["kld_max"] >= run["kld_p99.9"] >= run["kld_p99"] for run in runs))
 
     def test_foreign_cache_is_refused(self):
         turned = Cache([x.reshape(3, 16, 2, 32).swapaxes(2, 3).reshape(3, 16, 64) for x in self.sample.cache.keys],
