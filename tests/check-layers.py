@@ -111,7 +111,7 @@ BUDGET = {
     "formats/arguments": 200,
     # checks of arguments; what the tools and the store did by themselves; weights for queries; folders of profiles, and
     # how one fits
-    "formats/api": 6600,
+    "formats/api": 6640,
     # checks of arguments; tiers, checks and moves of objects, which were in kvc-store; profiles that a store learns
     "formats/store": 5290,
     "formats/store/tier": 760,  # memory of objects, which is kept

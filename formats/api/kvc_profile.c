@@ -14,6 +14,7 @@
 #include "formats/model/profile_learn.h"
 #include "formats/model/token_text.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -238,6 +239,25 @@ static int fit_base(const struct kvc_learning_options *o, struct kvc_cache *c,
     return 0;
 }
 
+/* Tokens of a cache in which gradients are measured, at least. In shorter ones, such as chunks of a
+ * store, all rows are near the tokens that look at them, and a step comes out several times too
+ * coarse: chunks of 256 tokens made files of SmolLM2 160 times smaller, and wrong. */
+enum { LEAST_MEASURED = 640 };
+
+static void measure(struct kvc_learning *l, const struct kvc_cache *c,
+                    const struct kvc_weights *w) {
+    const struct kvc_learning_options *o = &l->options;
+    const uint64_t rows = c->n_tensors ? c->tensor[0].shape.tokens : 0,
+                   known = c->n_tokens < rows ? c->n_tokens : rows;
+    if (known >= LEAST_MEASURED)
+        kvc_learner_measure(l->learner, c, w, o->threads, o->stop, o->stop_state,
+                            &l->why_not_measured);
+    else
+        kvc_fail(&l->why_not_measured, KVC_ERR_UNSUPPORTED,
+                 "a cache has %" PRIu64 " rows whose token ids are known, fewer than %d", known,
+                 LEAST_MEASURED);
+}
+
 /* Adds a cache with what the weights tell: estimates of queries that it lacks, and gradients. */
 static int add_with_weights(struct kvc_learning *l, const struct kvc_cache *c,
                             const struct kvc_weights *w, struct kvc_error *e) {
@@ -248,9 +268,7 @@ static int add_with_weights(struct kvc_learning *l, const struct kvc_cache *c,
     l->estimated += queries != NULL;
     const int status = kvc_learner_add(l->learner, c, queries, e);
     kvc_cache_free(queries);
-    if (!status)
-        kvc_learner_measure(l->learner, c, w, threads, l->options.stop, l->options.stop_state,
-                            &l->why_not_measured);
+    if (!status) measure(l, c, w);
     return status;
 }
 
