@@ -19,12 +19,11 @@ static const struct command {
     const char *help;
 } commands[] = {
     {"learn", " CACHE...", profile_learn, MANY, LEARN | CACHES,
-     "make a profile from caches of one model, of different texts; with --profile: add predictors "
-     "to a copy of that profile"},
+     "make a profile from caches of one model; they are of different texts; with --profile: add "
+     "predictors to a copy of that profile"},
     {"make", " MODEL TEXT...", profile_make, MANY, MAKE,
-     "make a profile from the model itself and texts, without caches: needs Python with torch; "
-     "MODEL is a GGUF file or a folder of transformers, TEXT files of many kinds; takes minutes a "
-     "text"},
+     "make a profile from the model and texts by torch; no caches are needed; MODEL is "
+     "a GGUF file or a folder of transformers, TEXT files of many kinds; takes minutes a text"},
     {"add", " FILE...", profile_add, MANY, 0, "put profiles where every tool finds them"},
     {"list", "", profile_list, 0, 0, "list the profiles that are found"},
     {"show", " PROFILE...", profile_show, MANY, 0,
@@ -57,7 +56,7 @@ static const struct cli_option options[] = {
      CLI_NUMBER(struct profile_tool, back, 0, 7), .group = LEARN | MAKE},
     {"force-profile", 0, NULL, "of learn: add predictors to a --profile that does not fit a cache",
      CLI_FLAG(struct profile_tool, force_profile), .group = LEARN},
-    {"resume", 0, NULL, "of make: go on where the same command was interrupted, if it was",
+    {"resume", 0, NULL, "of make: go on where it was interrupted; the command is the same",
      CLI_FLAG(struct profile_tool, resume), .group = MAKE},
     {"measure", 0, "N",
      "of make: only the first N texts by gradients, the others for predictors alone (default: all)",

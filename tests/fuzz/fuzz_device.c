@@ -122,6 +122,13 @@ static int compare(const struct loaded *l, uint32_t t, uint64_t first, uint64_t 
     return status;
 }
 
+/* Dies where a device loads what the CPU does not. The CPU reads all blocks that a segment's side
+ * data name; a device those that its blocks take values from, and RAW rows take none. */
+static void die_of_more(const struct kvc_error *e) {
+    if (!strstr(e->message, "stands on a block that cannot be read"))
+        fuzz_die("a device loads what the CPU does not", e);
+}
+
 /* Every tensor alone, so that one that is refused does not hide the others. */
 static void load_each(struct loaded *l, const struct kvc_load_options *options) {
     for (uint32_t t = 0; t < l->cache->n_tensors; t++) {
@@ -133,7 +140,7 @@ static void load_each(struct loaded *l, const struct kvc_load_options *options) 
             if (other != t) l->target[other].base = 0;
         const int loaded = !load(l, options, &e), read = !compare(l, t, 0, n, loaded, &same, &e);
         if (read && !loaded) fuzz_die("the CPU reads what a device does not", &e);
-        if (loaded && !read) fuzz_die("a device loads what the CPU does not", &e);
+        if (loaded && !read) die_of_more(&e);
     }
 }
 
@@ -173,7 +180,7 @@ static void load_all(struct loaded *l, unsigned how) {
     if (read && !loaded) fuzz_die("the CPU reads what a device does not", &why);
     /* a device looks at the rows that are asked for, the CPU at whole blocks */
     if (how & PART) return;
-    if (loaded && !read) fuzz_die("a device loads what the CPU does not", &e);
+    if (loaded && !read) die_of_more(&e);
     if (!read) load_each(l, &options);
     options.verify = 1;
     aim(l, &options);

@@ -453,15 +453,15 @@ static void limits(void **state) {
 static void times(void **state) {
     (void)state;
     struct made *x = make(2 * CHUNK, 3, NULL);
-    struct kvc_store *s = open_store("t", "&grace=1s");
+    struct kvc_store *s = open_store("t", "&grace=3s");
     struct kvc_store_namespace *ns = open_namespace(s, x);
-    const struct kvc_store_put_options brief = {.size = sizeof brief, .wait = 1, .seconds = 1};
+    const struct kvc_store_put_options brief = {.size = sizeof brief, .wait = 1, .seconds = 3};
     struct kvc_error e = {.code = KVC_OK};
     struct kvc_store_cleaned counts;
     const struct kvc_store_clean_options usual = {.evict = 0}, all = {.evict = 1, .max_size = 0};
     assert_int_equal(kvc_store_put(ns, x->f, &brief, &e), 0);
     assert_int_equal(count_found(ns, x), 2 * CHUNK);
-    sleep(2);
+    sleep(4);
     assert_int_equal(count_found(ns, x), 0);
     /* what has expired is put again, though its files are still there */
     put(ns, x);
@@ -474,7 +474,7 @@ static void times(void **state) {
     assert_int_equal(counts.evicted, 2);
     assert_int_equal(count_found(ns, x), 0);
     assert_int_equal(load_and_compare(hit, x, 0, 2 * CHUNK), 2 * CHUNK);
-    sleep(3);
+    sleep(5);
     assert_int_equal(kvc_dir_clean(&directory(s)->tier, &usual, &counts, &e), 0);
     assert_int_equal(load_and_compare(hit, x, 0, 2 * CHUNK), 0);
     assert_int_equal(counted(s, KVC_COUNT_GONE), 1);
@@ -488,10 +488,10 @@ static void times(void **state) {
     kvc_store_hit_free(hit);
     kvc_store_namespace_close(ns);
     kvc_store_close(s);
-    s = open_store("ta", "&max-age=1s");
+    s = open_store("ta", "&max-age=3s");
     ns = open_namespace(s, x);
     put(ns, x);
-    sleep(3);
+    sleep(5);
     assert_int_equal(count_found(ns, x), 0);
     put(ns, x);
     assert_int_equal(read_back(ns, x), 2 * CHUNK);
