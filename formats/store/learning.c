@@ -129,7 +129,7 @@ static void adopt(struct kvc_store_namespace *ns, const struct kvc_file *f, stru
 void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, int puts) {
     const struct kvc_learn *x = ns->learn;
     if (!x || atomic_load(&x->packed) || !ns->store->io || use_learnt(ns, f) || !puts) return;
-    const struct kvc_write_options how = {.size = sizeof how, .threads = 1, .recipe = ns->recipe};
+    const struct kvc_write_options how = {.size = sizeof how, .threads = 1, .recipe = ns->asked};
     struct kvc_profile *p = kvc_shared_profile_choose(f, &how);
     if (p) adopt(ns, f, p);
 }
@@ -255,7 +255,7 @@ static struct kvc_profile *learn_without(struct learning *l, size_t i, const str
                                              .stop_state = l};
     const struct kvc_write_options packs = {.size = sizeof packs,
                                             .threads = 1,
-                                            .recipe = l->ns->recipe};
+                                            .recipe = l->ns->asked};
     struct kvc_learning *learning = kvc_learning_start(&how, e);
     int status = learning ? add_caches(l, learning, i + same_object(&l->list, i), e) : -1;
     struct kvc_profile *p = status ? NULL : kvc_learning_profile(learning, e);

@@ -26,6 +26,7 @@ void kvc_store_namespace_close(struct kvc_store_namespace *ns) {
     free_learn(ns->learn);
     pthread_mutex_destroy(&ns->lock);
     free(ns->recipe);
+    free(ns->asked);
     free(ns->fidelity);
     free(ns->facts);
     free(ns);
@@ -122,7 +123,9 @@ static int describe(struct kvc_store_namespace *ns, const struct kvc_file *f,
                                               .tenant = ns->has_tenant ? ns->tenant : NULL};
     if (!(ns->facts = kvc_namespace_of(f, &how, &facts, e))) return -1;
     if (take_facts(ns, &facts, e)) return -1;
-    return o->recipe ? take_recipe(ns, facts.recipe, e) : 0;
+    if (!o->recipe) return 0;
+    if (!(ns->asked = strdup(o->recipe))) return kvc_fail_memory(e, "a recipe");
+    return take_recipe(ns, facts.recipe, e);
 }
 
 struct kvc_store_namespace *kvc_namespace_open(struct kvc_store *s, const struct kvc_file *f,
@@ -137,7 +140,8 @@ struct kvc_store_namespace *kvc_namespace_open(struct kvc_store *s, const struct
 struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespace *ns,
                                                  const struct kvc_file *f, struct kvc_profile *p,
                                                  struct kvc_error *e) {
-    const struct kvc_store_namespace_options o = {.recipe = ns->recipe, .chunk = ns->chunk};
+    /* as it was asked for: a profile may settle it to another step */
+    const struct kvc_store_namespace_options o = {.recipe = ns->asked, .chunk = ns->chunk};
     struct kvc_store_namespace *packed = empty_namespace(ns->store, e);
     if (!packed) {
         kvc_shared_profile_close(p);

@@ -27,6 +27,7 @@ struct kvc_store_namespace {
     uint64_t chunk;
     char *fidelity;
     char *recipe; /* that chunks are packed with */
+    char *asked;  /* the same as the caller named it, before a step was settled; or NULL */
     int lossless;
     uint8_t tenant[KVC_KEY_BYTES];
     int has_tenant;
