@@ -7,6 +7,7 @@
 #if defined(__x86_64__)
 
 #include "kernels/rans_state.h"
+#include "kernels/vec_avx2.h"
 
 #include <immintrin.h>
 #include <string.h>
@@ -26,26 +27,12 @@ static inline __attribute__((always_inline)) __m512i gather(__m512i at, const ui
 }
 #pragma GCC diagnostic pop
 
-static inline __attribute__((always_inline)) __m128i load_four(__m128i at, const uint32_t *table) {
-    const uint64_t a = (uint64_t)_mm_cvtsi128_si64(at), b = (uint64_t)_mm_extract_epi64(at, 1);
-    const __m128i low = _mm_cvtsi32_si128((int)table[(uint32_t)a]),
-                  high = _mm_cvtsi32_si128((int)table[(uint32_t)b]);
-    return _mm_unpacklo_epi64(_mm_insert_epi32(low, (int)table[a >> 32], 1),
-                              _mm_insert_epi32(high, (int)table[b >> 32], 1));
-}
-
-static inline __attribute__((always_inline)) __m256i load_eight(__m256i at, const uint32_t *table) {
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(
-                                       load_four(_mm256_castsi256_si128(at), table)),
-                                   load_four(_mm256_extracti128_si256(at, 1), table), 1);
-}
-
 /* Returns the slots at sixteen indices. `gathers`: by the instruction for it. */
 static inline __attribute__((always_inline)) __m512i slots_at(__m512i at, const uint32_t *table,
                                                               int gathers) {
     if (gathers) return gather(at, table);
-    return _mm512_inserti64x4(_mm512_castsi256_si512(load_eight(_mm512_castsi512_si256(at), table)),
-                              load_eight(_mm512_extracti64x4_epi64(at, 1), table), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(look_up_32(table, _mm512_castsi512_si256(at))),
+                              look_up_32(table, _mm512_extracti64x4_epi64(at, 1)), 1);
 }
 
 /* Returns sixteen states after one symbol each, before they take words; *take gets a bit for each

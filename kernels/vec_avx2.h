@@ -1,4 +1,5 @@
-/* vec_avx2.h: the functions of vec.h by AVX2, FMA and F16C. Not for other files. */
+/* vec_avx2.h: the functions of vec.h by AVX2, FMA and F16C. Only for vec.h, and for files of
+ * AVX-512 that need one of them. */
 #ifndef KVC_VEC_AVX2_H
 #define KVC_VEC_AVX2_H
 

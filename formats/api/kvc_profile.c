@@ -239,8 +239,8 @@ static int fit_base(const struct kvc_learning_options *o, struct kvc_cache *c,
     return 0;
 }
 
-/* Tokens of a cache in which gradients are measured, at least. In shorter ones all rows are near the
- * tokens that look at them, and what these say of a long cache was not tried. */
+/* Tokens of a cache in which gradients are measured, at least. In shorter ones all rows are near
+ * the tokens that look at them, and what these say of a long cache was not tried. */
 enum { LEAST_MEASURED = 640 };
 
 static void measure(struct kvc_learning *l, const struct kvc_cache *c,

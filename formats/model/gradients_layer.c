@@ -259,11 +259,6 @@ static int head_forward(const struct kvc_gradients_layer *x, const struct kvc_gr
     return kvc_multiply(h->o, dim_v, h->p, h->rows, h->columns, h->v, dim_v, dim_v, 0, e);
 }
 
-static void turn(float *to, const float *from, size_t rows, size_t columns) {
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < columns; j++) to[j * rows + i] = from[i * columns + j];
-}
-
 /* Puts the gradients of K, or of V, into those of the cache and of the run itself. */
 static void give(const struct kvc_gradients_layer *x, const struct head *h, size_t g, unsigned run,
                  int is_v, const float *of) {
@@ -286,7 +281,7 @@ static int head_back(const struct kvc_gradients_layer *x, size_t g, unsigned run
                x->of_attended + ((h->run->first + i) * x->heads + g) * x->group * dim_v,
                x->group * dim_v * sizeof *h->of_o);
     if (!status) { /* V: P' of O */
-        turn(h->transposed, h->p, h->rows, h->columns);
+        kvc_transpose(h->transposed, h->p, h->rows, h->columns);
         status = kvc_multiply(of, dim_v, h->transposed, h->columns, h->rows, h->of_o, dim_v, dim_v,
                               0, e);
     }
@@ -301,7 +296,7 @@ static int head_back(const struct kvc_gradients_layer *x, size_t g, unsigned run
         for (size_t t = 0; t < h->columns; t++) s[t] = p[t] * (s[t] - mean);
     }
     if (!status) { /* K: S' Q, which is scaled */
-        turn(h->transposed, h->of_p, h->rows, h->columns);
+        kvc_transpose(h->transposed, h->of_p, h->rows, h->columns);
         status = kvc_multiply(of, dim, h->transposed, h->columns, h->rows, h->q, dim, dim, 0, e);
     }
     if (!status) give(x, h, g, run, 0, of);

@@ -1,8 +1,7 @@
 /* profile_learn_basis.c: the basis of K or V of a layer, from what was counted of its rows. The
  * metric is that of kvc-profile make where there are gradients, else that of basis.md's own basis:
- * an error of K counts as an error of a logit where there
- * are queries, and relative to the energy of K where there are none. An error of V counts relative
- * to the variance of its layer. */
+ * an error of K counts as an error of a logit where there are queries, and relative to the energy
+ * of K where there are none; an error of V relative to the variance of its layer. */
 #include "formats/model/profile_learn_basis.h"
 
 #include "codecs/eigen.h"

@@ -12,6 +12,7 @@
 #include "formats/cache/view.h"
 #include "formats/io/parallel.h"
 #include "formats/model/layer_rope.h"
+#include "formats/model/weights_product.h"
 #include "kernels/kernels.h"
 
 #include <inttypes.h>
@@ -74,9 +75,8 @@ static int multiply(double *to, const float *a, const double *b, size_t rows, si
 
 static float *transposed(const float *a, size_t rows, size_t columns, struct kvc_error *e) {
     float *to = kvc_alloc(rows * columns, sizeof *to);
-    if (!to) kvc_fail_memory(e, "weights");
-    for (size_t i = 0; i < rows && to; i++)
-        for (size_t j = 0; j < columns; j++) to[j * rows + i] = a[i * columns + j];
+    if (to) kvc_transpose(to, a, rows, columns);
+    else kvc_fail_memory(e, "weights");
     return to;
 }
 

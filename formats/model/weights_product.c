@@ -59,6 +59,11 @@ int kvc_multiply_wide(float *y, const float *a, size_t rows, size_t k, const flo
     return kvc_parallel(&job, threads, e);
 }
 
+void kvc_transpose(float *to, const float *from, size_t rows, size_t columns) {
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < columns; j++) to[j * rows + i] = from[i * columns + j];
+}
+
 /* --- matrices of a file --- */
 
 int kvc_weights_matrix(const struct kvc_weights *w, const struct kvc_weights_naming *naming,

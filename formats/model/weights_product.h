@@ -38,4 +38,7 @@ int kvc_multiply(float *y, size_t y_stride, const float *a, size_t rows, size_t 
 int kvc_multiply_wide(float *y, const float *a, size_t rows, size_t k, const float *b, size_t n,
                       int transposed, unsigned threads, struct kvc_error *e);
 
+/* Sets to[columns][rows] to the transpose of from[rows][columns]. */
+void kvc_transpose(float *to, const float *from, size_t rows, size_t columns);
+
 #endif
