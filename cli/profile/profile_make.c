@@ -15,7 +15,7 @@
 
 enum { PATH_SIZE = 4096, MOST_ARGUMENTS = 40 /* beside texts */ };
 
-/* The command line of the program: texts that stay as long as this process. */
+/* The command line of the program, freed by free_words(). */
 struct command_line {
     char **word;
     size_t n;
@@ -29,6 +29,11 @@ __attribute__((format(printf, 2, 3))) static void add(struct command_line *c, co
     if (vasprintf(&c->word[c->n], format, list) < 0) c->failed = 1;
     else c->n++;
     va_end(list);
+}
+
+static void free_words(struct command_line *c) {
+    for (size_t i = 0; i < c->n; i++) free(c->word[i]);
+    free(c->word);
 }
 
 /* Writes the path of a file that is named from the folder of this tool. Returns whether it is
@@ -79,36 +84,50 @@ static int no_memory(void) {
     return EXIT_TROUBLE;
 }
 
+/* Fills the command line. Returns -1 where there is no folder for an interrupted run. */
+static int fill(struct command_line *c, struct profile_tool *t, const char *self,
+                const char *program) {
+    add(c, "python3");
+    add(c, "-B"); /* its folder may be the system's */
+    add(c, "%s", program);
+    add(c, "--kvc-profile=%s", self);
+    add_numbers(c, t);
+    if (t->resume) add(c, "--resume");
+    if (t->float32) add(c, "--float32");
+    if (t->force) add(c, "--force");
+    if (t->input.quiet) add(c, "--quiet");
+    if (t->json) add(c, t->lines ? "--json=lines" : "--json");
+    if (t->output) add(c, "--output=%s", t->output);
+    if (add_state(c, t)) return -1;
+    add(c, "--");
+    for (int i = 0; i < t->n; i++) add(c, "%s", t->operand[i]);
+    return 0;
+}
+
 /* Becomes the program. Returns only in failure. */
-static int become(struct profile_tool *t, const char *self, const char *program) {
-    struct command_line c = {
-        .word = calloc((size_t)t->n + MOST_ARGUMENTS, sizeof *c.word),
-    };
-    if (!c.word) return no_memory();
-    add(&c, "python3");
-    add(&c, "-B"); /* its folder may be the system's */
-    add(&c, "%s", program);
-    add(&c, "--kvc-profile=%s", self);
-    add_numbers(&c, t);
-    if (t->resume) add(&c, "--resume");
-    if (t->float32) add(&c, "--float32");
-    if (t->force) add(&c, "--force");
-    if (t->input.quiet) add(&c, "--quiet");
-    if (t->json) add(&c, t->lines ? "--json=lines" : "--json");
-    if (t->output) add(&c, "--output=%s", t->output);
-    if (add_state(&c, t))
-        return cli_usage("there is no folder for profiles (kvc-profile(5)): use -o FILE");
-    add(&c, "--");
-    for (int i = 0; i < t->n; i++) add(&c, "%s", t->operand[i]);
-    if (c.failed) return no_memory();
-    c.word[c.n] = NULL;
+static int become(char **words) {
     fflush(stdout);
-    execvp("python3", c.word);
+    execvp(words[0], words);
     if (errno == ENOENT)
         cli_warn("make runs python3, which no folder of PATH has: install Python 3.10 or newer, "
                  "and for it the packages torch, transformers and safetensors");
     else cli_warn("python3 cannot be run: %s", strerror(errno));
     return EXIT_TROUBLE;
+}
+
+/* Runs the program with what was asked of this tool. Returns only in failure. */
+static int run_program(struct profile_tool *t, const char *self, const char *program) {
+    struct command_line c = {
+        .word = calloc((size_t)t->n + MOST_ARGUMENTS, sizeof *c.word),
+    };
+    if (!c.word) return no_memory();
+    int status;
+    if (fill(&c, t, self, program))
+        status = cli_usage("there is no folder for profiles (kvc-profile(5)): use -o FILE");
+    else if (c.failed) status = no_memory();
+    else status = become(c.word);
+    free_words(&c);
+    return status;
 }
 
 static int cannot_read(const char *path) {
@@ -132,5 +151,5 @@ int profile_make(struct profile_tool *t) {
         cli_warn("make runs %s, which is not there: it is installed with kvc's data", program);
         return EXIT_TROUBLE;
     }
-    return become(t, self, program);
+    return run_program(t, self, program);
 }
