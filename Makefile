@@ -190,6 +190,7 @@ $(TOOLS) libkvc.a: %: $B/%
 libkvc.so.$(VERSION): %: $B/%
 	$(COPY)
 	$(NAME_SHARED)
+$(TOOLS): | libkvc.so.$(VERSION)
 .PHONY: $(TOOLS) libkvc.a libkvc.so.$(VERSION)
 
 # kvc-profile make finds its program beside it

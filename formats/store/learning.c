@@ -166,15 +166,14 @@ static size_t same_object(const struct kvc_list *list, size_t i) {
     return n;
 }
 
-/* Opens bytes as a lossless cache of the namespace. */
+/* Opens bytes as a lossless cache of the namespace. With a model the file knows its facts, too,
+ * which are of another namespace where programs that put caches do not; weights of another model
+ * are of no use, and do no harm. */
 static struct kvc_file *open_bytes(const struct learning *l, const struct kvc_object *o,
                                    const struct kvc_bytes *bytes, const struct kvc_model *model,
                                    struct kvc_error *e) {
     const struct kvc_store_namespace *ns = l->ns;
-    const struct kvc_open_options open = {.size = sizeof open,
-                                          .format = "kvc",
-                                          .profile_folders = "",
-                                          .shared_model = model};
+    struct kvc_open_options open = {.size = sizeof open, .format = "kvc", .profile_folders = ""};
     size_t size = bytes->size;
     if (kvc_chunk_signature(ns->store, o, bytes->data, &size, e)) return NULL;
     struct kvc_file *f = kvc_file_open_memory(bytes->data, size, &open, e);
@@ -183,20 +182,22 @@ static struct kvc_file *open_bytes(const struct learning *l, const struct kvc_ob
     if (!status) status = kvc_chunk_check_namespace(ns, f, e);
     if (!status && !is_lossless(f))
         status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "it has lost values already");
-    if (!status) return f;
+    open.shared_model = model;
+    struct kvc_file *known = status || !model
+                                 ? NULL
+                                 : kvc_file_open_memory(bytes->data, size, &open, NULL);
+    if (!status && !known) return f;
     kvc_file_close(f);
-    return NULL;
+    return known;
 }
 
 /* Reads and opens a cache. What is damaged is passed over here: who finds it puts it aside. */
 static struct kvc_file *open_cache(const struct learning *l, const struct kvc_listed *item,
-                                   struct kvc_error *e) {
+                                   const struct kvc_model *model, struct kvc_error *e) {
     struct kvc_bytes *bytes = kvc_store_read_tier(l->ns->store, item->tier, &item->object,
                                                   kvc_now() + KVC_OBJECT_TIME, e);
     if (!bytes) return NULL;
-    struct kvc_file *f = open_bytes(l, &item->object, bytes, l->model, e);
-    /* weights of another model are of no use, and do no harm */
-    if (!f && l->model) f = open_bytes(l, &item->object, bytes, NULL, e);
+    struct kvc_file *f = open_bytes(l, &item->object, bytes, model, e);
     if (f) kvc_file_own(f, bytes, kvc_bytes_release);
     else kvc_bytes_release(bytes);
     return f;
@@ -214,8 +215,9 @@ static int are_enough(struct learning *l) {
     for (size_t i = 0; i < l->list.n && tokens < KVC_LEARNING_LEAST;
          i += same_object(&l->list, i)) {
         const struct kvc_listed *item = &l->list.item[i];
-        struct kvc_file *f = item->object.kind == KVC_OBJECT_CHUNK ? NULL
-                                                                   : open_cache(l, item, NULL);
+        struct kvc_file *f = item->object.kind == KVC_OBJECT_CHUNK
+                                 ? NULL
+                                 : open_cache(l, item, NULL, NULL);
         tokens += f ? tokens_of(f) : item->object.kind == KVC_OBJECT_CHUNK ? l->ns->chunk : 0;
         kvc_file_close(f);
     }
@@ -230,7 +232,7 @@ static int add_caches(struct learning *l, struct kvc_learning *learning, size_t 
                       struct kvc_error *e) {
     for (; i < l->list.n && l->tokens < KVC_LEARNING_MOST; i += same_object(&l->list, i)) {
         if (l->ns->store->closing) return kvc_fail(e, KVC_ERR_IO, "the store is being closed");
-        struct kvc_file *f = open_cache(l, &l->list.item[i], NULL);
+        struct kvc_file *f = open_cache(l, &l->list.item[i], l->model, NULL);
         if (!f) continue;
         l->tokens += tokens_of(f);
         const int status = kvc_learning_add(learning, f, e);
@@ -274,7 +276,7 @@ static void learn(struct learning *l) {
     struct kvc_error why = {.code = KVC_OK};
     struct kvc_file *test = NULL;
     size_t i = 0;
-    while (i < l->list.n && !(test = open_cache(l, &l->list.item[i], &why)))
+    while (i < l->list.n && !(test = open_cache(l, &l->list.item[i], NULL, &why)))
         i += same_object(&l->list, i);
     /* another handle, or process, may have learnt meanwhile */
     if (!test || use_learnt(ns, test) || !are_enough(l)) {
@@ -357,7 +359,7 @@ static int move_cache(struct learning *l, const struct kvc_store_namespace *pack
     struct kvc_store *s = l->ns->store;
     struct kvc_object parent;
     struct kvc_bytes *bytes = NULL;
-    struct kvc_file *f = open_cache(l, item, NULL);
+    struct kvc_file *f = open_cache(l, item, NULL, NULL);
     int has_parent = 0,
         status = f ? name_twin(packed, item->object.kind, f, o, &parent, &has_parent) : -1;
     for (size_t i = 0; i < n && !status; i++) {
@@ -382,7 +384,7 @@ static void sort_caches(struct learning *l) {
     struct kvc_list *list = &l->list;
     for (size_t i = 0, n; i < list->n && !l->ns->store->closing; i += n) {
         struct kvc_prefix_info x = {.size = sizeof x, .first = UINT64_MAX};
-        struct kvc_file *f = open_cache(l, &list->item[i], NULL);
+        struct kvc_file *f = open_cache(l, &list->item[i], NULL, NULL);
         if (f) kvc_file_prefix(f, &x);
         kvc_file_close(f);
         n = same_object(list, i);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# run.sh [--quick] BUILD_DIR NAME...: tests connectors with the real engines, each with NAME.py: transformers, llama, llama_learns, lmcache,
-# sglang, vllm, vllm_tier. Engines come from PyPI into environments below build/, once; without a registry a test is skipped with a message. README.md says more.
+# run.sh [--quick] BUILD_DIR NAME...: tests connectors with the real engines, each with NAME.py: transformers, transformers_learns, llama,
+# llama_learns, lmcache, sglang, vllm, vllm_tier. Engines come from PyPI into environments below build/, once; without a registry a test is skipped with a message. README.md says more.
 set -u
 here=$(cd "$(dirname "$0")" && pwd) || exit 2
 root=$(dirname "$(dirname "$here")")
