@@ -83,8 +83,8 @@ static const char *const own_recipes[] = {
     "finite",
     "finite,zstd",
     "finite,sink:2,finite,fast",
-    "sink:2,tail:3:whole=2,finite,prune:k=0.5:v=0.5:by=l1,outlier:0.1,quant:kivi:bits=2:g=5,"
-    "lowrank:r=2:layer,split",
+    ("sink:2,tail:3:whole=2,finite,prune:k=0.5:v=0.5:by=l1,outlier:0.1,quant:kivi:bits=2:g=5,"
+     "lowrank:r=2:layer,split"),
     "project:hidden",
     "project:hidden:norm=rms",
     "project:hidden:norm=none,quant:kivi:bits=2",
