@@ -8,19 +8,9 @@ of the store, how many first tokens after a restored prefix are those of the exa
 import argparse
 import os
 import statistics
-import sysconfig
-import time
-from pathlib import Path
 
+from learning import APART, TAIL, TEXTS, TOKENS, wait_for_profile
 from llama import Answer, Bench, call, figure, model_path, ok, text_tokens
-
-LIBRARY = Path(sysconfig.get_path("stdlib"))
-LICENSES = Path("/usr/share/common-licenses")
-TEXTS = [LICENSES / "MPL-2.0", LICENSES / "GFDL-1.3", LICENSES / "Apache-2.0", LIBRARY / "argparse.py", LIBRARY / "tarfile.py",
-         LIBRARY / "typing.py", LIBRARY / "pydoc_data/topics.py", LIBRARY / "turtle.py", Path("/usr/share/zoneinfo/tzdata.zi"),
-         LIBRARY / "subprocess.py", LIBRARY / "ast.py", LIBRARY / "statistics.py"]
-TOKENS, TAIL = 2000, 24
-TOOK = 600  # seconds, at most, of learning on a busy machine
 
 
 def slot_bytes(bench, prompt):
@@ -35,7 +25,7 @@ def slot_bytes(bench, prompt):
 
 def questions(prompt, prefix, number):
     """Prompts that begin with the stored prefix: with its own next tokens, and with others of the text."""
-    return [prompt[:prefix] + prompt[at:at + TAIL] for at in range(prefix, prefix - number * 61, -61)]
+    return [prompt[:prefix] + prompt[at:at + TAIL] for at in range(prefix, prefix - number * APART, -APART)]
 
 
 def first_tokens(port, prompts):
@@ -82,16 +72,7 @@ def main():
             bench.erase()
             cold.append(bench.ask(prompt, 1).first)
             bench.proxy_idle()
-        began = time.monotonic()
-        while True:
-            stats = bench.stats()["store"]
-            packed = sum(path.stat().st_size for path in bench.chunks())
-            if stats["learnt_profiles"] and packed < own / 10 or time.monotonic() - began > TOOK:
-                break
-            time.sleep(0.5)
-        assert (stats["learnt_profiles"], stats["refused_profiles"]) == (1, 0), stats
-        ok(f"the store has learnt a profile by itself, {time.monotonic() - began:.0f} s after the last prompt")
-        profile = sum(path.stat().st_size for path in Path(bench.store).rglob("*.kvcp"))
+        packed, profile = wait_for_profile(lambda: bench.stats()["store"], bench.store, own)
         figure(f"slots of the server {own / 1e6:.1f} MB, the store {packed / 1e6:.1f} MB, {own / packed:.1f} times smaller, and its profile "
                f"{profile / 1e6:.1f} MB")
         same, all_of_them, first = compare(bench, prompts, number)

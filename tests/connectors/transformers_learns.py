@@ -9,10 +9,10 @@ import copy
 import importlib.util
 import os
 import sys
-import sysconfig
 import tempfile
-import time
 from pathlib import Path
+
+from learning import APART, TAIL, TEXTS, TOKENS, wait_for_profile
 
 HERE = Path(__file__).resolve().parent
 sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != HERE]  # where another file is the module `transformers`
@@ -21,14 +21,6 @@ os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISAB
 import kvc  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
-
-LIBRARY = Path(sysconfig.get_path("stdlib"))
-LICENSES = Path("/usr/share/common-licenses")
-TEXTS = [LICENSES / "MPL-2.0", LICENSES / "GFDL-1.3", LICENSES / "Apache-2.0", LIBRARY / "argparse.py", LIBRARY / "tarfile.py",
-         LIBRARY / "typing.py", LIBRARY / "pydoc_data/topics.py", LIBRARY / "turtle.py", Path("/usr/share/zoneinfo/tzdata.zi"),
-         LIBRARY / "subprocess.py", LIBRARY / "ast.py", LIBRARY / "statistics.py"]
-TOKENS, TAIL, APART = 2000, 24, 61
-TOOK = 600  # seconds, at most, of learning on a busy machine
 
 
 def weights():
@@ -45,20 +37,6 @@ def first_token(model, cache, ids):
     """The greedy token after ids, of which the cache holds the first."""
     rest = ids[:, cache.get_seq_length():]
     return model(rest, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].argmax().item()
-
-
-def wait_for_profile(store, folder, own):
-    """Waits until the store has learnt, and packed its chunks anew. Returns the bytes of these."""
-    began = time.monotonic()
-    while True:
-        stats = store.stats
-        packed = sum(path.stat().st_size for path in folder.rglob("*.kv"))
-        if stats["learnt_profiles"] and 0 < packed < own / 10 or time.monotonic() - began > TOOK:
-            break
-        time.sleep(0.5)
-    assert (stats["learnt_profiles"], stats["refused_profiles"]) == (1, 0), stats
-    print(f"ok: the store has learnt a profile by itself, {time.monotonic() - began:.0f} s after the last prompt")
-    return packed
 
 
 @torch.no_grad()
@@ -80,8 +58,7 @@ def main():
             own += bytes_at_16_bits(cache)
             prefix.put(cache, ids, wait=True)
             prompts.append((ids, cache))
-        packed = wait_for_profile(store, Path(folder), own)
-        profile = sum(path.stat().st_size for path in Path(folder).rglob("*.kvcp"))
+        packed, profile = wait_for_profile(lambda: store.stats, folder, own)
         loaded, same, asked = 0, 0, 0
         for ids, cache in prompts:
             prefix.get(ids)
