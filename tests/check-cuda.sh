@@ -1,8 +1,10 @@
 #!/bin/sh
 # check-cuda.sh NVCC [LOGS LIBRARY] ARCH...: the kernels, compiled for each ARCH (LOGS: folder with what nvcc and ptxas said of each),
-# compile without a warning and spill no register to memory, and the library needs neither a driver nor CUDA's run-time library nor that of
+# compile without a warning and spill few registers to memory (SPILLS bytes, stored and loaded: the decoder keeps the place in a run
+# there while an operation runs), and the library needs neither a driver nor CUDA's run-time library nor that of
 # C++ to be loaded. NVCC empty: says that nothing was checked.
 set -eu
+SPILLS=512
 nvcc=$1
 shift
 if [ -z "$nvcc" ]; then
@@ -24,11 +26,11 @@ for arch in "$@"; do
         echo "SKIPPED: $nvcc knows no sm_$arch"
         skipped=$((skipped + 1))
     # a kernel's functions follow its name
-    elif awk -v arch="'sm_$arch'" '
+    elif awk -v arch="'sm_$arch'" -v most=$SPILLS '
         FNR == 1 { mine = 0 }
         /Compiling entry function/ { mine = $NF == arch }
         mine && /Function properties/ { name = $NF }
-        mine && /spill/ { if ($5 + $9) { print name " spills on " arch ":" $0; spilt = 1 } }
+        mine && /spill/ { if ($5 + $9 > most) { print name " spills on " arch ":" $0; spilt = 1 } }
         FNR == 1 { files++ }
         mine && / registers/ { print FILENAME " on " arch ": " $5 " registers"; found++ }
         END { exit spilt || found != files }' "$logs"/*.log; then

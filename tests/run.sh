@@ -80,7 +80,7 @@ run_suites() {
     for t in kill index faults; do run "attack_$t" "$build/tests/store/attack_$t"; done
     [ ! -e "$build/tests/store/s3_driver" ] || run "signatures of S3" python3 tests/store/s3_sign.py "$build/tests/store/s3_driver"
     [ ! -e "$build/kvc_store_redis.so" ] || run "store in Redis" python3 tests/store/redis.py "$build"
-    for t in check-layers check-layers-test check-size check-words check-files check-symbols check-abi check-abi-test check-memory check-python check-install check-dist check-vars check-target check-deps check-simde check-cuda check-model-cuda test-simt-quick check-options man-lint bench-smoke test-trace; do
+    for t in check-layers check-layers-test check-size check-words check-files check-symbols check-abi check-abi-test check-memory check-python check-install check-dist check-vars check-target check-deps check-simde check-cuda test-simt-quick check-options man-lint bench-smoke test-trace; do
         run "$t" "${MAKE:-make}" -s $t
     done
 }

@@ -470,16 +470,6 @@ BENCH_CUDA ?=
 bench-cuda: all $(if $(HAVE_CUDA),$B/$(notdir $C)/bench_cuda)
 	@PYTHON="$(PYTHON)" sh tests/cuda/bench.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$B/$(notdir $C)/bench_cuda) $(BENCH_CUDA)
 
-## model-cuda: a model of the decoder's speed on H100 and H200, out of its SASS and a decode on the host; measures nothing
-.PHONY: model-cuda
-model-cuda: $(if $(HAVE_CUDA),$B/kvc-pack $B/kvc-unpack $(FAKE_CUDA))
-	@CC="$(CC)" PYTHON="$(PYTHON)" sh tests/cuda/model.sh $B "$(HAVE_CUDA)" "$(NVCC_CODE)" $(LIBS)
-
-## check-model-cuda: what model-cuda reads and computes, on small stored input
-.PHONY: check-model-cuda
-check-model-cuda:
-	@PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" tests/cuda/model_test.py
-
 # What the compiler and the C library lack for running the code for GPUs on the host, or nothing.
 SIMT_PROBE = mkdir -p $B && printf '%s\n' '\#include <math.h>' '\#include <ucontext.h>' 'int main() { makecontext(0, 0, 0); return (int)sqrtf(0); }' | \
   $(CC) $(CPPFLAGS) $(CFLAGS) $(SIMT_UNDEFINED) -x c++ -o $B/simt-probe - -lm >/dev/null 2>&1 || echo "no C++ (g++), no ucontext or no UBSan"

@@ -4,10 +4,11 @@
  *
  * A plan is made once per file and destination: it opens the file, checks all but the blocks,
  * allocates whatever loading will need. kvc_cuda_load() then reads the blocks, checks each one's
- * hash on the CPU, and queues copies and decoding on the caller's stream: it returns once
- * everything is queued, and blocks only while every slot of its ring is busy. What is queued later
- * on that stream sees the rows. kvc_cuda_finish() waits for the device and says whether all of it
- * was decoded: until it returned 0 nothing counts as loaded.
+ * hash on the CPU, and queues copies and decoding on streams of its own, after what the caller's
+ * stream has queued: it returns once everything is queued, and blocks only while every slot of its
+ * ring is busy. What is queued later on the caller's stream sees the rows. kvc_cuda_finish() waits
+ * for the device and says whether all of it was decoded: until it returned 0 nothing counts as
+ * loaded.
  *
  *   struct kvc_cuda_plan *p = kvc_cuda_plan_new("prefix.kvc", &options, &destination, e);
  *   if (p && !kvc_cuda_load(p, stream, e) && !kvc_cuda_finish(p, e)) ...

@@ -24,7 +24,7 @@ struct kvc_device {
     void *impl;
 
     /* Memory of the device, and pinned memory of the host, which the device copies from at full
-     * speed. free(NULL) is allowed. */
+     * speed and which is aligned as malloc()'s is, no more. free(NULL) is allowed. */
     int (*alloc)(struct kvc_device *d, size_t n, void **p, struct kvc_error *e);
     void (*free)(struct kvc_device *d, void *p);
     int (*alloc_host)(struct kvc_device *d, size_t n, void **p, struct kvc_error *e);

@@ -49,7 +49,7 @@ struct parts {
 static struct parts parts_of(size_t items) {
     struct parts p;
     size_t used = 0;
-    p.need = kvc_room_take(&used, KVC_ENCODE_LEVELS * sizeof(uint32_t));
+    p.need = kvc_room_take(&used, (1 + KVC_ENCODE_LEVELS) * sizeof(uint32_t));
     p.block = kvc_room_take(&used, KVC_ENCODE_BLOCKS * sizeof(struct kvc_encode_block));
     p.target = kvc_room_take(&used, KVC_ENCODE_TARGETS * sizeof(struct kvc_device_target));
     p.item = kvc_room_take(&used, items * sizeof(struct kvc_device_item));
@@ -68,7 +68,7 @@ int kvc_encode_launch(struct kvc_encode_job *j, size_t at, size_t digest, struct
     struct kvc_device *d = r->device;
     const struct parts p = parts_of(j->n_items);
     uint8_t *host = r->host[KVC_ROOM_SMALL].p + at;
-    uint32_t need[KVC_ENCODE_LEVELS] = {0};
+    uint32_t need[1 + KVC_ENCODE_LEVELS] = {0};
     for (size_t i = 0; i < j->n_items; i++)
         if (j->item[i].level + 1 < KVC_ENCODE_LEVELS) need[j->item[i].level + 1]++;
     memcpy(host + p.need, need, sizeof need);

@@ -6,21 +6,48 @@
 #include "kernels/device/decode_host.h"
 #include "kernels/device/encode_host.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 4096 };
+/* Stands before each allocation. As CUDA's, memory of the device is aligned to 512 bytes, and
+ * memory of the host less than to a page. */
+struct taken {
+    struct taken *next, *before;
+    size_t n;
+};
+enum { ALIGN = 512, AHEAD = 4096 + ALIGN };
+
+/* Of all devices: one may be asked for memory of another, as on a GPU. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct taken *first;
 
 static int take_memory(struct kvc_device *d, size_t n, void **p, struct kvc_error *e) {
     (void)d;
-    if (n > SIZE_MAX - ALIGN) return kvc_fail_memory(e, "device memory");
-    *p = aligned_alloc(ALIGN, (n + ALIGN - 1) / ALIGN * ALIGN + (n ? 0 : ALIGN));
-    return *p ? 0 : kvc_fail_memory(e, "device memory");
+    *p = NULL;
+    if (n > SIZE_MAX - AHEAD - 4096) return kvc_fail_memory(e, "device memory");
+    uint8_t *memory = aligned_alloc(4096, (AHEAD + n + 4095) / 4096 * 4096);
+    if (!memory) return kvc_fail_memory(e, "device memory");
+    struct taken *t = (struct taken *)(void *)memory;
+    pthread_mutex_lock(&lock);
+    *t = (struct taken){.next = first, .n = n};
+    if (t->next) t->next->before = t;
+    first = t;
+    pthread_mutex_unlock(&lock);
+    *p = memory + AHEAD;
+    return 0;
 }
 
 static void free_memory(struct kvc_device *d, void *p) {
     (void)d;
-    free(p);
+    if (!p) return;
+    struct taken *t = (struct taken *)(void *)((uint8_t *)p - AHEAD);
+    pthread_mutex_lock(&lock);
+    if (t->next) t->next->before = t->before;
+    if (t->before) t->before->next = t->next;
+    else first = t->next;
+    pthread_mutex_unlock(&lock);
+    free(t);
 }
 
 static int host_device_copy(struct kvc_device *d, void *stream, void *to, const void *from,
@@ -74,9 +101,20 @@ static int stream_new(struct kvc_device *d, void **stream, struct kvc_error *e) 
     return 0;
 }
 
+/* Checks memory that was allocated here; other memory of the host is taken as it is. */
 static int owns(struct kvc_device *d, const void *p, size_t n, struct kvc_error *e) {
-    (void)d, (void)n;
-    return p ? 0 : kvc_fail(e, KVC_ERR_USAGE, "address 0 is not memory of the device");
+    (void)d;
+    size_t left = p ? SIZE_MAX : 0;
+    pthread_mutex_lock(&lock);
+    for (const struct taken *t = first; t; t = t->next) {
+        const uintptr_t from = (uintptr_t)t + AHEAD, at = (uintptr_t)p;
+        if (at >= from && at - from < t->n) left = t->n - (at - from);
+    }
+    pthread_mutex_unlock(&lock);
+    if (n <= left && p) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "address %p: %zu bytes are memory of the device, and %zu are needed", p, left,
+                    n);
 }
 
 /* Handles are addresses, which are valid in this process only. */

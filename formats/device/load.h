@@ -16,9 +16,10 @@ struct kvc_load_options {
     unsigned threads, slots; /* 0: 8 each. Threads both read and prepare. */
     /* of stored blocks for one launch; 0: 8 to 32 MiB, more where they are compressed further */
     uint64_t slot_bytes;
-    /* of tables and of blocks that the CPU decodes, for one launch; 0: as slot_bytes */
+    /* of tables and of blocks that the CPU decodes, for one launch; 0: half of slot_bytes */
     uint64_t table_bytes;
-    /* of the device, for the output of rANS; 0: as the largest piece needs, at most 1 GiB */
+    /* of the device, for the output of rANS of one launch; 0: as the largest piece needs, at most
+     * 1 GiB. Up to 8 launches run at a time, as far as 1 GiB suffices for all of them. */
     uint64_t scratch_bytes;
     unsigned multiprocessors; /* that a launch may occupy; 0: all */
     int verify;               /* 1: digests of whole blocks are compared, on the device */

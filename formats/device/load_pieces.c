@@ -14,6 +14,7 @@ struct load_pieces_work {
     struct kvc_batch batch;
     uint64_t number; /* of the piece */
     unsigned slot;
+    struct kvc_load_room *room;
     const uint8_t *bytes;
     int queued; /* 1: the copy of its bytes is queued */
     uint64_t on_host;
@@ -55,11 +56,26 @@ static int await_turn(struct kvc_load *l, uint64_t number) {
     return failed ? -1 : 0;
 }
 
+/* Waits until the room of the piece is free: the launch that had it before is queued and done.
+ * Returns 1 when another thread failed meanwhile. */
+static int await_room(struct load_pieces_work *w, struct kvc_error *e) {
+    struct kvc_load *l = w->load;
+    w->room = &l->room[w->number % l->n_rooms];
+    pthread_mutex_lock(&l->lock);
+    while (l->turn + l->n_rooms <= w->number && !l->failed)
+        pthread_cond_wait(&l->turn_came, &l->lock);
+    const int failed = l->failed;
+    pthread_mutex_unlock(&l->lock);
+    return failed ? 1 : l->device->event_wait(l->device, w->room->done, e);
+}
+
 /* Queues the blocks of the batch, in the turn of the piece. */
 static int queue(struct load_pieces_work *w, struct kvc_error *e) {
     struct kvc_load *l = w->load;
     struct kvc_device *d = l->device;
     struct kvc_load_slot *s = &l->slot[w->slot];
+    struct kvc_load_room *r = w->room;
+    void *const stream = l->way[w->number % l->ways].stream;
     struct kvc_device_launch launch;
     if (kvc_batch_finish(&w->batch, &launch, e)) return -1;
     launch.target = l->device_target;
@@ -70,14 +86,14 @@ static int queue(struct load_pieces_work *w, struct kvc_error *e) {
                                  w->bytes, (size_t)l->range[w->number].size, e))
         return -1;
     w->queued = 1;
-    s->launch = launch;
-    s->used = w->batch.used;
-    s->launches++;
-    if (d->copy_in(d, l->copies, s->device_tables, s->tables, w->batch.used, e)) return -1;
+    r->launch = launch;
+    r->used = w->batch.used;
+    r->launches++;
+    if (d->copy_in(d, l->copies, r->device_tables, r->tables, w->batch.used, e)) return -1;
     if (d->event_record(d, s->copied, l->copies, e)) return -1;
-    if (d->event_before(d, s->copied, l->stream, e)) return -1;
-    if (d->run(d, l->stream, &launch, l->options.multiprocessors, e)) return -1;
-    if (d->event_record(d, s->done, l->stream, e)) return -1;
+    if (d->event_before(d, s->copied, stream, e)) return -1;
+    if (d->run(d, stream, &launch, l->options.multiprocessors, e)) return -1;
+    if (d->event_record(d, r->done, stream, e)) return -1;
     return 0;
 }
 
@@ -92,10 +108,10 @@ static void begin_batch(struct load_pieces_work *w) {
     b->cache = l->cache;
     b->target = l->target;
     b->kept = &l->kept;
-    b->room = l->slot[w->slot].tables;
+    b->room = w->room->tables;
     b->size = (size_t)l->options.table_bytes;
-    b->address = (uint64_t)(uintptr_t)l->slot[w->slot].device_tables;
-    b->scratch = (uint64_t)(uintptr_t)l->device_scratch;
+    b->address = (uint64_t)(uintptr_t)w->room->device_tables;
+    b->scratch = (uint64_t)(uintptr_t)l->way[w->number % l->ways].scratch;
     b->scratch_size = (size_t)l->options.scratch_bytes;
     b->bytes = w->bytes;
     b->n_bytes = (size_t)l->range[w->number].size;
@@ -139,13 +155,13 @@ static int load_pieces_prepare(struct load_pieces_work *w, struct kvc_error *e) 
                             kvc_container_block(l->cache, b->tensor, b->block).record,
                             l->options.table_bytes);
         if (await_turn(l, w->number)) return 1;
-        if (queue(w, e) || l->device->event_wait(l->device, l->slot[w->slot].done, e)) return -1;
+        if (queue(w, e) || l->device->event_wait(l->device, w->room->done, e)) return -1;
         kvc_batch_begin(&w->batch);
     }
     return 0;
 }
 
-/* Gives slots whose work is done back to the ring; half of the slots may stay under way. */
+/* Gives slots whose bytes are copied back to the ring; half of the slots may stay under way. */
 static int give_back(struct kvc_load *l, unsigned slot, struct kvc_error *e) {
     const unsigned keep = l->options.slots / 2;
     pthread_mutex_lock(&l->lock);
@@ -155,7 +171,7 @@ static int give_back(struct kvc_load *l, unsigned slot, struct kvc_error *e) {
         l->first_busy = (l->first_busy + 1) % l->options.slots;
         l->n_busy--;
         pthread_mutex_unlock(&l->lock);
-        if (l->device->event_wait(l->device, l->slot[oldest].done, e)) return -1;
+        if (l->device->event_wait(l->device, l->slot[oldest].copied, e)) return -1;
         kvc_ring_give(l->ring, oldest);
         pthread_mutex_lock(&l->lock);
     }
@@ -171,7 +187,8 @@ static int next_piece(struct load_pieces_work *w, struct kvc_error *e) {
     pthread_mutex_unlock(&l->taking);
     if (taken <= 0) return taken;
     w->queued = 0;
-    const int status = load_pieces_prepare(w, e);
+    int status = await_room(w, e);
+    if (!status) status = load_pieces_prepare(w, e);
     if (status) return status < 0 ? -1 : 0;
     if (await_turn(l, w->number)) return 0;
     if (queue(w, e)) return -1;

@@ -136,9 +136,10 @@ static void measure_room(struct kvc_load *l) {
     }
     const uint64_t tables = 4 * block + 4 * MIB, minimum = 8 * block + 4 * MIB,
                    maximum = 3 * piece + minimum;
-    if (!o->table_bytes) o->table_bytes = o->slot_bytes;
+    if (!o->table_bytes) o->table_bytes = o->slot_bytes / 2;
     if (o->table_bytes < tables) o->table_bytes = tables;
-    if (!o->scratch_bytes) o->scratch_bytes = maximum < 1024 * MIB ? maximum : 1024 * MIB;
+    if (!o->scratch_bytes)
+        o->scratch_bytes = maximum < KVC_LOAD_SCRATCH ? maximum : KVC_LOAD_SCRATCH;
     if (o->scratch_bytes < minimum) o->scratch_bytes = minimum;
 }
 

@@ -20,21 +20,54 @@ static int alloc_device(struct kvc_load *l, size_t n, void **p, struct kvc_error
 
 static int alloc_slots(struct kvc_load *l, struct kvc_error *e) {
     struct kvc_device *d = l->device;
-    const size_t tables = (size_t)l->options.table_bytes;
     if (!(l->slot = calloc(l->options.slots, sizeof *l->slot)) ||
         !(l->busy = calloc(l->options.slots, sizeof *l->busy)))
         return kvc_fail_memory(e, "slots");
     for (unsigned i = 0; i < l->options.slots; i++) {
         struct kvc_load_slot *s = &l->slot[i];
-        void *bytes = NULL, *room = NULL;
-        if (d->alloc_host(d, (size_t)l->options.slot_bytes + KVC_RING_EXTRA, &bytes, e)) return -1;
-        s->bytes = bytes;
-        if (d->alloc_host(d, tables, &room, e)) return -1;
-        s->tables = room;
-        if (alloc_device(l, tables, &s->device_tables, e) || d->event_new(d, &s->copied, e) ||
-            d->event_new(d, &s->done, e))
+        void *bytes = NULL;
+        /* a device's host memory is aligned as malloc()'s is */
+        if (d->alloc_host(d, (size_t)l->options.slot_bytes + KVC_RING_EXTRA + KVC_RING_ALIGN,
+                          &bytes, e))
+            return -1;
+        s->memory = bytes;
+        s->bytes = s->memory + (0 - (uintptr_t)bytes) % KVC_RING_ALIGN;
+        if (d->event_new(d, &s->copied, e)) return -1;
+    }
+    return 0;
+}
+
+/* Twice as many as slots, because decoding takes longer than copying. */
+static int alloc_rooms(struct kvc_load *l, struct kvc_error *e) {
+    struct kvc_device *d = l->device;
+    const size_t tables = (size_t)l->options.table_bytes;
+    const unsigned most = 2 * l->options.slots;
+    l->n_rooms = l->n_pieces < most ? (unsigned)l->n_pieces : most;
+    if (!l->n_rooms) return 0;
+    if (!(l->room = calloc(l->n_rooms, sizeof *l->room))) return kvc_fail_memory(e, "tables");
+    for (unsigned i = 0; i < l->n_rooms; i++) {
+        struct kvc_load_room *r = &l->room[i];
+        void *host = NULL;
+        if (d->alloc_host(d, tables, &host, e)) return -1;
+        r->tables = host;
+        if (alloc_device(l, tables, &r->device_tables, e) || d->event_new(d, &r->done, e))
             return -1;
     }
+    return 0;
+}
+
+/* Launches wait long for memory and little for each other, so some run at a time, where no launch
+ * needs what an earlier one made. */
+static int alloc_ways(struct kvc_load *l, struct kvc_error *e) {
+    struct kvc_device *d = l->device;
+    const uint64_t fit = KVC_LOAD_SCRATCH / l->options.scratch_bytes;
+    l->ways = l->predicts || l->options.multiprocessors || !fit ? 1
+              : fit < KVC_LOAD_MAX_WAYS                         ? (unsigned)fit
+                                                                : KVC_LOAD_MAX_WAYS;
+    for (unsigned i = 0; i < l->ways; i++)
+        if (d->stream_new(d, &l->way[i].stream, e) ||
+            alloc_device(l, (size_t)l->options.scratch_bytes, &l->way[i].scratch, e))
+            return -1;
     return 0;
 }
 
@@ -45,14 +78,15 @@ static int alloc_all(struct kvc_load *l, struct kvc_error *e) {
                  n = l->n_blocks ? l->n_blocks : 1;
     const size_t targets = l->cache->n_tensors * sizeof *l->target;
     void *status = NULL, *digest = NULL;
-    if (d->stream_new(d, &l->copies, e) || d->event_new(d, &l->last, e)) return -1;
+    if (d->stream_new(d, &l->copies, e) || d->event_new(d, &l->last, e) ||
+        d->event_new(d, &l->begun, e))
+        return -1;
     if (alloc_device(l, bytes, &l->device_bytes, e) ||
         alloc_device(l, l->kept.used, &l->device_kept, e) ||
         alloc_device(l, targets, &l->device_target, e) ||
         alloc_device(l, n * sizeof *l->status, &l->device_status, e) ||
         alloc_device(l, n * sizeof *l->digest, &l->device_digest, e) ||
-        alloc_device(l, (size_t)l->options.scratch_bytes, &l->device_scratch, e) ||
-        alloc_device(l, (size_t)l->input_bytes, &l->device_inputs, e))
+        alloc_device(l, (size_t)l->input_bytes, &l->device_inputs, e) || alloc_ways(l, e))
         return -1;
     if (d->alloc_host(d, n * sizeof *l->status, &status, e)) return -1;
     l->status = status;
@@ -62,7 +96,7 @@ static int alloc_all(struct kvc_load *l, struct kvc_error *e) {
     if (kvc_device_write(d, l->device_kept, l->kept.bytes, l->kept.used, e) ||
         kvc_device_write(d, l->device_target, l->target, targets, e))
         return -1;
-    return alloc_slots(l, e);
+    return alloc_slots(l, e) || alloc_rooms(l, e) ? -1 : 0;
 }
 
 struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c,
@@ -100,6 +134,8 @@ static void drain(struct kvc_load *l) {
     struct kvc_device *d = l->device;
     struct kvc_error e; /* the work ends, whether or not it fails */
     if (!l->queued) return;
+    for (unsigned i = 0; i < l->ways; i++)
+        if (!d->event_record(d, l->last, l->way[i].stream, &e)) d->event_wait(d, l->last, &e);
     if (!d->event_record(d, l->last, l->stream, &e)) d->event_wait(d, l->last, &e);
     if (!d->event_record(d, l->last, l->copies, &e)) d->event_wait(d, l->last, &e);
     l->queued = 0;
@@ -112,24 +148,32 @@ void kvc_load_free(struct kvc_load *l) {
     /* of a run that was not finished; the last event comes after all work */
     if (l->queued) d->event_wait(d, l->last, &ignored);
     for (unsigned i = 0; l->slot && i < l->options.slots; i++) {
-        d->free_host(d, l->slot[i].bytes);
-        d->free_host(d, l->slot[i].tables);
-        d->free(d, l->slot[i].device_tables);
+        d->free_host(d, l->slot[i].memory);
         if (l->slot[i].copied) d->event_free(d, l->slot[i].copied);
-        if (l->slot[i].done) d->event_free(d, l->slot[i].done);
     }
-    void *const memory[] = {l->device_bytes,  l->device_kept,    l->device_target, l->device_status,
-                            l->device_digest, l->device_scratch, l->device_inputs};
+    for (unsigned i = 0; l->room && i < l->n_rooms; i++) {
+        d->free_host(d, l->room[i].tables);
+        d->free(d, l->room[i].device_tables);
+        if (l->room[i].done) d->event_free(d, l->room[i].done);
+    }
+    for (unsigned i = 0; i < KVC_LOAD_MAX_WAYS; i++) {
+        d->free(d, l->way[i].scratch);
+        if (l->way[i].stream) d->stream_free(d, l->way[i].stream);
+    }
+    void *const memory[] = {l->device_bytes,  l->device_kept,   l->device_target,
+                            l->device_status, l->device_digest, l->device_inputs};
     for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) d->free(d, memory[i]);
     d->free_host(d, l->status);
     d->free_host(d, l->digest);
     if (l->last) d->event_free(d, l->last);
+    if (l->begun) d->event_free(d, l->begun);
     if (l->copies) d->stream_free(d, l->copies);
     kvc_kept_free(&l->kept);
     pthread_mutex_destroy(&l->lock);
     pthread_mutex_destroy(&l->taking);
     pthread_cond_destroy(&l->turn_came);
     free(l->slot);
+    free(l->room);
     free(l->busy);
     free(l->block);
     free(l->piece);
@@ -162,6 +206,10 @@ static int queue_zeros(struct kvc_load *l, void *stream, struct kvc_error *e) {
 /* Queues copies of faults and digests to the host, after all launches. */
 static int queue_results(struct kvc_load *l, void *stream, struct kvc_error *e) {
     struct kvc_device *d = l->device;
+    for (unsigned i = 0; i < l->ways; i++)
+        if (d->event_record(d, l->begun, l->way[i].stream, e) ||
+            d->event_before(d, l->begun, stream, e))
+            return -1;
     l->loaded = !d->copy_out(d, stream, l->status, l->device_status,
                              l->n_blocks * sizeof *l->status, e) &&
                 !d->copy_out(d, stream, l->digest, l->device_digest,
@@ -178,6 +226,7 @@ static ssize_t read_input(void *state, void *to, size_t n, uint64_t offset) {
 }
 
 static int run_all(struct kvc_load *l, void *stream, struct kvc_error *e) {
+    struct kvc_device *d = l->device;
     struct kvc_ring_source source = {.fd = -1,
                                      .map = l->in->pages ? NULL : l->in->data,
                                      .size = l->in->size};
@@ -190,17 +239,17 @@ static int run_all(struct kvc_load *l, void *stream, struct kvc_error *e) {
         source.read = read_input;
         source.state = (void *)(uintptr_t)l->in;
     }
-    for (unsigned i = 0; i < l->options.slots; i++) {
-        slots[i] = l->slot[i].bytes;
-        l->slot[i].launches = 0;
-    }
+    for (unsigned i = 0; i < l->options.slots; i++) slots[i] = l->slot[i].bytes;
+    for (unsigned i = 0; i < l->n_rooms; i++) l->room[i].launches = 0;
     l->stream = stream;
     l->loaded = l->failed = l->complete = 0;
     l->turn = 0;
     l->first_busy = l->n_busy = 0;
     l->info.on_host = 0;
     if (atomic_load(&l->cancelled)) return kvc_fail(e, KVC_ERR_IO, "cancelled");
-    if (queue_zeros(l, stream, e)) return -1;
+    if (queue_zeros(l, stream, e) || d->event_record(d, l->begun, stream, e)) return -1;
+    for (unsigned i = 0; i < l->ways; i++)
+        if (d->event_before(d, l->begun, l->way[i].stream, e)) return -1;
     struct kvc_ring *ring;
     if (kvc_ring_start(&ring, &source, l->range, l->n_pieces, slots, l->options.slots,
                        l->options.slot_bytes, l->options.threads, e))
@@ -228,24 +277,24 @@ int kvc_load_again(struct kvc_load *l, void *stream, void *before, void *after,
                    struct kvc_error *e) {
     struct kvc_device *d = l->device;
     if (!l->complete) return kvc_fail(e, KVC_ERR_USAGE, "nothing was loaded");
-    for (unsigned i = 0; i < l->options.slots; i++)
-        if (l->slot[i].launches > 1)
+    for (unsigned i = 0; i < l->n_rooms; i++)
+        if (l->room[i].launches > 1)
             return kvc_fail(e, KVC_ERR_USAGE,
-                            "slots of %" PRIu64 " bytes with %" PRIu64
-                            " bytes of tables were used twice; take larger ones",
-                            l->options.slot_bytes, l->options.table_bytes);
+                            "%" PRIu64 " bytes of tables for slots of %" PRIu64
+                            " bytes were used twice; take larger ones",
+                            l->options.table_bytes, l->options.slot_bytes);
     l->stream = stream;
     if (queue_zeros(l, stream, e)) return -1;
     /* the counters of a launch are in its tables */
-    for (unsigned i = 0; i < l->options.slots; i++) {
-        const struct kvc_load_slot *s = &l->slot[i];
-        if (s->launches && d->copy_in(d, stream, s->device_tables, s->tables, s->used, e))
+    for (unsigned i = 0; i < l->n_rooms; i++) {
+        const struct kvc_load_room *r = &l->room[i];
+        if (r->launches && d->copy_in(d, stream, r->device_tables, r->tables, r->used, e))
             return -1;
     }
     if (before && d->event_record(d, before, stream, e)) return -1;
-    for (unsigned i = 0; i < l->options.slots; i++) {
-        const struct kvc_load_slot *s = &l->slot[i];
-        if (s->launches && d->run(d, stream, &s->launch, l->options.multiprocessors, e)) return -1;
+    for (unsigned i = 0; i < l->n_rooms; i++) {
+        const struct kvc_load_room *r = &l->room[i];
+        if (r->launches && d->run(d, stream, &r->launch, l->options.multiprocessors, e)) return -1;
     }
     if (after && d->event_record(d, after, stream, e)) return -1;
     return queue_results(l, stream, e);

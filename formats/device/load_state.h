@@ -10,7 +10,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { KVC_LOAD_MIN_SLOTS = 2, KVC_LOAD_MAX_SLOTS = 256 };
+enum { KVC_LOAD_MIN_SLOTS = 2, KVC_LOAD_MAX_SLOTS = 256, KVC_LOAD_MAX_WAYS = 8 };
+
+/* Bytes of scratch memory of all ways together, where no block needs more. */
+#define KVC_LOAD_SCRATCH (UINT64_C(1) << 30)
 
 /* A block that is loaded: its wanted rows, and their place in the target. */
 struct kvc_load_wanted {
@@ -37,14 +40,27 @@ struct kvc_load_inputs {
     uint64_t first;    /* row of the tensor at `at` */
 };
 
-/* Memory for a piece on its way: of the host, and of the device for tables. */
+/* Memory for the bytes of a piece, until they are copied. */
 struct kvc_load_slot {
-    uint8_t *bytes, *tables;
+    uint8_t *memory; /* as it was allocated */
+    uint8_t *bytes;  /* aligned in it, as direct reads need */
+    void *copied;    /* an event */
+};
+
+/* Memory for the tables of a launch, of the host and of the device, until it is done. */
+struct kvc_load_room {
+    uint8_t *tables;
     void *device_tables;
-    void *copied, *done;             /* events */
+    void *done;                      /* an event */
     struct kvc_device_launch launch; /* the last one */
     size_t used;                     /* bytes of its tables */
     unsigned launches;               /* of a run */
+};
+
+/* A stream on which launches run beside those of other ways, and the memory for what they decode
+ * in steps. */
+struct kvc_load_way {
+    void *stream, *scratch;
 };
 
 struct kvc_load {
@@ -60,23 +76,27 @@ struct kvc_load {
     struct kvc_ring_piece *range; /* of each piece, in the file */
     size_t n_pieces;
     struct kvc_load_slot *slot;
+    struct kvc_load_room *room; /* piece i has room i % n_rooms */
+    unsigned n_rooms;
     struct kvc_kept kept;
     struct kvc_load_inputs *inputs; /* by tensor */
     uint64_t input_bytes;
     int predicts; /* 1: the device predicts tensors from others */
     void *device_inputs, *device_bytes, *device_kept, *device_target, *device_status,
-        *device_digest, *device_scratch;
+        *device_digest;
     uint32_t *status; /* by block; host memory that the device copies to, as `digest` */
     uint64_t *digest;
-    void *copies, *last; /* a stream, an event */
-    int queued;          /* 1: work may be under way on the device */
+    void *copies, *last, *begun; /* a stream, events */
+    struct kvc_load_way way[KVC_LOAD_MAX_WAYS];
+    unsigned ways;
+    int queued; /* 1: work may be under way on the device */
 
     /* of a run */
     struct kvc_ring *ring;
     pthread_mutex_t lock, taking;
     pthread_cond_t turn_came;
     uint64_t turn;                      /* the piece that is queued next */
-    unsigned *busy, first_busy, n_busy; /* slots whose work is queued, oldest first */
+    unsigned *busy, first_busy, n_busy; /* slots whose copies are queued, oldest first */
     void *stream;
     int failed, loaded, complete; /* complete: finished, without a fault */
     struct kvc_error error;
@@ -92,7 +112,7 @@ int kvc_load_plan_inputs(struct kvc_load *l, struct kvc_error *e);
 int kvc_load_inputs_of(const struct kvc_load *l, uint32_t tensor, uint64_t block,
                        struct kvc_batch_inputs *to);
 /* Takes pieces from the ring until there are none, with threads, and queues copies and launches on
- * l->stream. Sets l->failed on failure. */
+ * the ways. Sets l->failed on failure. */
 void kvc_load_pieces(struct kvc_load *l);
 
 #endif

@@ -7,48 +7,53 @@
 
 /* --- places --- */
 
-/* Returns the index of outlier i of a vector and its value. Notes a fault when indices do not
- * ascend or reach `limit`, or when the value is not finite. */
-KVC_DEVICE uint32_t kvc_outlier(const struct kvc_device_op *op, uint32_t i, uint32_t begin,
-                                uint32_t limit, float *value, uint32_t *fault) {
-    const struct kvc_outliers_op *o = &op->outliers;
+/* Returns the fault of outlier i of a vector: its index does not ascend, or reaches the vector's
+ * length, or its value is not finite. */
+KVC_DEVICE uint32_t kvc_outlier_fault(const struct kvc_outliers_op *o, uint32_t i, uint32_t begin) {
     const uint8_t *all = KVC_BYTES(o->index);
-    const uint32_t index = kvc_value_at(all, i, o->index_bytes), dtype = o->dtype;
-    if (index >= limit || (i > begin && index <= kvc_value_at(all, i - 1, o->index_bytes)))
-        *fault |= KVC_FAULT_INDEX;
-    *value = kvc_widen(kvc_value_at(KVC_BYTES(o->value), i, kvc_value_bytes(dtype)), dtype);
-    if ((kvc_as_bits(*value) & 0x7f800000u) == 0x7f800000u) *fault |= KVC_FAULT_NUMBER;
-    return index;
+    const uint32_t index = kvc_value_at(all, i, o->index_bytes),
+                   before = i > begin ? kvc_value_at(all, i - 1, o->index_bytes) : 0;
+    const float x = kvc_widen(kvc_value_at(KVC_BYTES(o->value), i, kvc_value_bytes(o->dtype)),
+                              o->dtype);
+    return (index >= o->length || (i > begin && index <= before) ? KVC_FAULT_INDEX : 0) |
+           ((kvc_as_bits(x) & 0x7f800000u) == 0x7f800000u ? KVC_FAULT_NUMBER : 0);
 }
 
-/* Puts outliers in their places, outlier.md. */
+/* Puts outliers in their places, outlier.md. Where vectors are channels, the first tile of a run
+ * checks all their outliers, so that others need only find their own: indices ascend. */
 KVC_DEVICE void kvc_op_outliers(const struct kvc_device_op *op, struct kvc_tile *t) {
-    const uint32_t *start = op->outliers.start ? KVC_WORDS(op->outliers.start) : 0;
-    const uint32_t first = op->row + t->row, columns = op->outliers.columns;
+    const struct kvc_outliers_op o = op->outliers;
+    const uint32_t *start = o.start ? KVC_WORDS(o.start) : 0;
+    const uint32_t first = op->row + t->row, from = t->head * op->dim + t->column;
+    const uint32_t least = o.columns ? first : from,
+                   end_index = least + (o.columns ? t->rows : t->width),
+                   checks = !o.columns || t->row == 0;
     KVC_LANE_VAR(uint32_t, index_fault);
     KVC_LANE_VAR(uint32_t, number_fault);
     KVC_EACH_LANE {
         KVC_AT(index_fault) = KVC_AT(number_fault) = 0;
     }
     /* a lane has a channel, or all lanes a row */
-    for (uint32_t v = 0; v < (columns ? t->width : t->rows); v += columns ? KVC_LANES : 1) {
+    for (uint32_t v = 0; v < (o.columns ? t->width : t->rows); v += o.columns ? KVC_LANES : 1) {
         KVC_EACH_LANE {
-            const uint32_t own = columns ? v + lane : v, inside = !columns || own < t->width;
-            const uint32_t vector = columns ? kvc_op_channel(op, t, own) : first + own;
-            const uint32_t begin = !inside ? 0 : start ? start[vector] : vector * op->outliers.each;
-            const uint32_t end = !inside ? 0
-                                 : start ? start[vector + 1]
-                                         : begin + op->outliers.each;
-            uint32_t fault = 0;
-            for (uint32_t i = begin + (columns ? 0 : lane); i < end; i += columns ? 1 : KVC_LANES) {
-                float x;
-                const uint32_t index = kvc_outlier(op, i, begin, op->outliers.length, &x, &fault);
-                const uint32_t r = columns ? index - first : own,
-                               c = columns ? own : index - (t->head * op->dim + t->column);
-                if (r < t->rows && c < t->width) KVC_VALUE(t) = kvc_as_bits(x);
+            const uint32_t own = o.columns ? v + lane : v, inside = !o.columns || own < t->width;
+            const uint32_t vector = o.columns ? from + own : first + own,
+                           step = o.columns ? 1 : KVC_LANES;
+            const uint32_t begin = !inside ? 0 : start ? start[vector] : vector * o.each;
+            const uint32_t end = !inside ? 0 : start ? start[vector + 1] : begin + o.each;
+            for (uint32_t i = begin + (o.columns ? 0 : lane); i < end; i += step) {
+                const uint32_t index = kvc_value_at(KVC_BYTES(o.index), i, o.index_bytes);
+                if (checks) {
+                    const uint32_t fault = kvc_outlier_fault(&o, i, begin);
+                    KVC_AT(index_fault) |= fault & KVC_FAULT_INDEX;
+                    KVC_AT(number_fault) |= fault & KVC_FAULT_NUMBER;
+                } else if (index >= end_index) break;
+                if (index < least || index >= end_index) continue;
+                const uint32_t r = o.columns ? index - first : own,
+                               c = o.columns ? own : index - from,
+                               word = kvc_value_at(KVC_BYTES(o.value), i, kvc_value_bytes(o.dtype));
+                KVC_VALUE(t) = kvc_as_bits(kvc_widen(word, o.dtype));
             }
-            KVC_AT(index_fault) |= fault & KVC_FAULT_INDEX;
-            KVC_AT(number_fault) |= fault & KVC_FAULT_NUMBER;
         }
     }
     if (kvc_ballot(index_fault)) t->fault |= KVC_FAULT_INDEX;

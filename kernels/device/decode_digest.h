@@ -77,7 +77,16 @@ struct kvc_digest_row {
 
 /* Returns bytes [at, at + n) of the row, n <= 8. */
 KVC_DEVICE uint64_t kvc_digest_read(const struct kvc_digest_row *r, uint32_t at, uint32_t n) {
+    const uint32_t head = r->channels * r->bytes;
     uint64_t word = 0;
+    if (n == 8 && r->dim == (int64_t)r->bytes && at % head + 8 <= head) { /* most reads */
+        const uint8_t *p = r->base + (int64_t)(at / head) * r->head + at % head;
+        uint32_t low, high;
+        if ((uintptr_t)p % 8 == 0) {
+            kvc_load_two(p, &low, &high);
+            return low | (uint64_t)high << 32;
+        }
+    }
     for (uint32_t i = 0; i < n;) {
         const uint32_t value = (at + i) / r->bytes, part = (at + i) % r->bytes;
         const uint8_t *p = r->base + (int64_t)(value / r->channels) * r->head +

@@ -49,7 +49,7 @@ KVC_DEVICE void kvc_op_factors(const struct kvc_device_op *op, struct kvc_tile *
         KVC_FLOATS(op->factors.directions) +
             (whole ? kvc_op_channel(op, t, 0) : (uint64_t)t->head * rank * op->dim + t->column),
         apart, whole ? rank : op->heads * rank};
-    if (rank == 4 && t->width && 4 * KVC_LANES % t->width == 0 && kvc_op_in_fours(op, t)) {
+    if (rank == 4 && t->width && 4 * KVC_LANES % t->width == 0 && kvc_op_in(op, t, 4)) {
         kvc_factors_of_four(&f, t, op->factors.add);
         return;
     }
@@ -71,6 +71,14 @@ struct kvc_basis {
     const float *scale, *channel; /* of rows; of channels, `stride` of them, or NULL */
     uint32_t n, dim, stride;
 };
+
+/* Rows of a matrix that are loaded ahead. */
+enum { KVC_BASIS_AHEAD = 4 };
+KVC_DEVICE void kvc_basis_load(const struct kvc_basis *b, uint32_t c, uint32_t j, uint32_t *word,
+                               float *scale) {
+    *word = j < b->n ? kvc_aligned32(b->code + (uint64_t)j * b->stride + c) : 0;
+    *scale = j < b->n ? b->scale[j] : 0;
+}
 
 /* Replaces the coefficients of 32 / wide * each rows, from row `first` of the tile on, by channels.
  * `wide` adjacent lanes have the channels of `each` rows; `each` is a constant, so that the sums
@@ -94,37 +102,38 @@ KVC_DEVICE void kvc_basis_rows(struct kvc_tile *t, const struct kvc_basis *b, ui
         for (uint32_t c = lane % wide * KVC_BASIS_CHANNELS; c < dim;
              c += wide * KVC_BASIS_CHANNELS) {
             float sum[KVC_BASIS_ROWS][KVC_BASIS_CHANNELS] = {{0}};
-            const uint8_t *code = b->code + c;
-            uint32_t next = n ? kvc_aligned32(code) : 0;
-            float next_scale = n ? b->scale[0] : 0;
-            for (uint32_t j = 0; j < n; j++) {
-                const uint32_t *from = across + (j << shift) + own, word = next;
-                const float scale = next_scale;
-                code += b->stride;
-                if (j + 1 < n) { /* issued early: their latency overlaps the sums */
-                    next = kvc_aligned32(code);
-                    next_scale = b->scale[j + 1];
-                }
-                float row[KVC_BASIS_CHANNELS];
-                KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++)
-                    row[k] = kvc_times((float)(int8_t)kvc_byte_of(word, k), scale);
-                if (b->channel) {
-                    const struct kvc_four by = kvc_load_four(b->channel + c);
+            uint32_t ahead[KVC_BASIS_AHEAD];
+            float scales[KVC_BASIS_AHEAD];
+            KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_AHEAD; k++)
+                kvc_basis_load(b, c, k, &ahead[k], &scales[k]);
+            /* loads are issued early: their latency overlaps the sums */
+            for (uint32_t begin = 0; begin < n; begin += KVC_BASIS_AHEAD)
+                KVC_UNROLL for (uint32_t a = 0; a < KVC_BASIS_AHEAD; a++) {
+                    const uint32_t j = begin + a;
+                    if (j >= n) break;
+                    const uint32_t *from = across + (j << shift) + own, word = ahead[a];
+                    const float scale = scales[a];
+                    kvc_basis_load(b, c, j + KVC_BASIS_AHEAD, &ahead[a], &scales[a]);
+                    float row[KVC_BASIS_CHANNELS];
                     KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++)
-                        row[k] = kvc_times(row[k], kvc_as_float(by.at[k]));
-                }
-                KVC_UNROLL for (uint32_t four = 0; four < each; four += 4) {
-                    struct kvc_four x = {{from[four], 0, 0, 0}};
-                    if (each % 4 == 0) x = kvc_load_four(from + four);
-                    if (!(x.at[0] | x.at[1] | x.at[2] | x.at[3])) continue;
-                    KVC_UNROLL for (uint32_t r = 0; r < 4 && r < each; r++) {
-                        const float factor = kvc_as_float(x.at[r]);
-                        if (factor != 0)
-                            KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++)
-                                sum[four + r][k] = kvc_fma(factor, row[k], sum[four + r][k]);
+                        row[k] = kvc_times((float)(int8_t)kvc_byte_of(word, k), scale);
+                    if (b->channel) {
+                        const struct kvc_four by = kvc_load_four(b->channel + c);
+                        KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++)
+                            row[k] = kvc_times(row[k], kvc_as_float(by.at[k]));
+                    }
+                    KVC_UNROLL for (uint32_t four = 0; four < each; four += 4) {
+                        struct kvc_four x = {{from[four], 0, 0, 0}};
+                        if (each % 4 == 0) x = kvc_load_four(from + four);
+                        if (!(x.at[0] | x.at[1] | x.at[2] | x.at[3])) continue;
+                        KVC_UNROLL for (uint32_t r = 0; r < 4 && r < each; r++) {
+                            const float factor = kvc_as_float(x.at[r]);
+                            if (factor != 0)
+                                KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++)
+                                    sum[four + r][k] = kvc_fma(factor, row[k], sum[four + r][k]);
+                        }
                     }
                 }
-            }
             KVC_UNROLL for (uint32_t r = 0; r < each;
                             r++) for (uint32_t k = 0; k < KVC_BASIS_CHANNELS;
                                       k++) if (first + own + r < t->rows && c + k < dim)

@@ -69,17 +69,19 @@ KVC_DEVICE void kvc_quant_fours(const struct kvc_device_op *op, struct kvc_tile 
     KVC_LANES_MEET();
     KVC_EACH_LANE {
         struct kvc_load_batch batch;
-        KVC_EACH_BATCH(t, &batch) {
+        KVC_EACH_BATCH(t, &batch, 4) {
             uint32_t word[KVC_BATCH];
             KVC_EACH_OF_BATCH(t, &batch) {
                 const uint32_t of = row[r].of, i = row[r].code + q->skip + c;
                 const uint32_t part = 4 * op->quant.bits[of]; /* bytes of 32 codes */
-                const uint8_t *group = KVC_BYTES(op->quant.codes[of]) + (uint64_t)(i / 32) * part;
-                word[k] = kvc_aligned32(group + i % 32 % part) >> i % 32 / part * (part / 4);
+                word[k] = kvc_aligned32(KVC_BYTES(op->quant.codes[of]) + (uint64_t)(i / 32) * part +
+                                        i % 32 % part);
             }
             KVC_EACH_OF_BATCH(t, &batch) {
                 const uint32_t of = row[r].of, p = row[r].param + kvc_quant_param(q, c),
-                               mask = (1u << op->quant.bits[of]) - 1;
+                               bits = op->quant.bits[of], mask = (1u << bits) - 1;
+                const uint32_t i = row[r].code + q->skip + c,
+                               codes = word[k] >> i % 32 / (4 * bits) * bits;
                 const float *step = KVC_FLOATS(op->quant.step[of]) + p,
                             *low = KVC_FLOATS(op->quant.low[of]) + p;
                 struct kvc_four by, least, out;
@@ -91,7 +93,7 @@ KVC_DEVICE void kvc_quant_fours(const struct kvc_device_op *op, struct kvc_tile 
                 else if (q->axis == KVC_QUANT_ROWS) least = kvc_load_four(low);
                 else least.at[0] = least.at[1] = least.at[2] = least.at[3] = kvc_as_bits(*low);
                 KVC_UNROLL for (uint32_t j = 0; j < 4; j++) {
-                    const float code = (float)(kvc_byte_of(word[k], j) & mask);
+                    const float code = (float)(kvc_byte_of(codes, j) & mask);
                     out.at[j] = kvc_as_bits(kvc_add(kvc_times(code, kvc_as_float(by.at[j])),
                                                     kvc_as_float(least.at[j])));
                 }

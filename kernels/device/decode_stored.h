@@ -5,26 +5,26 @@
 
 #include "kernels/device/decode_tile.h"
 
-KVC_DEVICE void kvc_op_word_fours(const struct kvc_device_op *op, struct kvc_tile *t,
-                                  const uint32_t size) {
+/* Loads 16 bytes at a time: `each` values, 4 of 4 bytes or 8 of 2. */
+KVC_DEVICE void kvc_op_words_together(const struct kvc_device_op *op, struct kvc_tile *t,
+                                      const uint32_t each) {
     const uint8_t *from = KVC_BYTES(op->words.from);
     KVC_EACH_LANE {
         struct kvc_load_batch batch;
-        KVC_EACH_BATCH(t, &batch) {
+        KVC_EACH_BATCH(t, &batch, each) {
             struct kvc_four four[KVC_BATCH];
+            KVC_EACH_OF_BATCH(t, &batch)
+            four[k] = kvc_load_four(from + 16 / each * kvc_op_index(op, t, r, c));
             KVC_EACH_OF_BATCH(t, &batch) {
-                const uint8_t *p = from + size * kvc_op_index(op, t, r, c);
-                if (size == 4) four[k] = kvc_load_four(p);
-                else kvc_load_two(p, &four[k].at[0], &four[k].at[2]);
-            }
-            KVC_EACH_OF_BATCH(t, &batch) {
-                if (size == 2) {
-                    four[k].at[1] = four[k].at[0] >> 16;
-                    four[k].at[0] &= 0xffffu;
-                    four[k].at[3] = four[k].at[2] >> 16;
-                    four[k].at[2] &= 0xffffu;
+                if (each == 4) {
+                    kvc_store_four(KVC_FOUR(t), four[k]);
+                    continue;
                 }
-                kvc_store_four(KVC_FOUR(t), four[k]);
+                KVC_UNROLL for (uint32_t i = 0; i < 4; i += 2) {
+                    const uint32_t a = four[k].at[i], b = four[k].at[i + 1];
+                    const struct kvc_four half = {{a & 0xffffu, a >> 16, b & 0xffffu, b >> 16}};
+                    kvc_store_four(KVC_FOUR(t) + 2 * i, half);
+                }
             }
         }
     }
@@ -33,8 +33,8 @@ KVC_DEVICE void kvc_op_word_fours(const struct kvc_device_op *op, struct kvc_til
 KVC_DEVICE void kvc_op_words(const struct kvc_device_op *op, struct kvc_tile *t) {
     const uint8_t *from = KVC_BYTES(op->words.from);
     const uint32_t size = op->words.size;
-    if (size == 2 && kvc_op_in_fours(op, t)) kvc_op_word_fours(op, t, 2);
-    else if (size == 4 && kvc_op_in_fours(op, t)) kvc_op_word_fours(op, t, 4);
+    if (size == 2 && kvc_op_in(op, t, 8)) kvc_op_words_together(op, t, 8);
+    else if (size == 4 && kvc_op_in(op, t, 4)) kvc_op_words_together(op, t, 4);
     else KVC_EACH_VALUE(t) KVC_VALUE(t) = kvc_value_at(from, kvc_op_index(op, t, r, c), size);
 }
 
@@ -58,22 +58,27 @@ KVC_DEVICE void kvc_op_fast(const struct kvc_device_op *op, struct kvc_tile *t) 
     const uint8_t *plane[2] = {KVC_BYTES(op->fast.plane[0]), KVC_BYTES(op->fast.plane[1])},
                   *bias = KVC_BYTES(op->fast.bias);
     const uint32_t *start = KVC_WORDS(op->fast.start), bits = op->fast.bits;
-    if (!op->fast.plane[0] && kvc_op_in_fours(op, t)) {
+    if (!op->fast.plane[0] && kvc_op_in(op, t, 4)) {
         KVC_EACH_LANE {
             struct kvc_load_batch batch;
-            KVC_EACH_BATCH(t, &batch) {
-                uint32_t high[KVC_BATCH], below[KVC_BATCH];
+            KVC_EACH_BATCH(t, &batch, 4) {
+                struct kvc_packed packed[KVC_BATCH];
+                uint32_t below[KVC_BATCH], of[KVC_BATCH][2];
                 KVC_EACH_OF_BATCH(t, &batch) {
                     const uint64_t i = kvc_op_index(op, t, r, c);
-                    high[k] = kvc_unpack_four(codes, (uint32_t)i, bits);
+                    packed[k] = kvc_packed_load(codes, (uint32_t)i, bits, 1);
                     below[k] = kvc_aligned32(low + i);
+                    const uint8_t *own = bias + 2 * (uint64_t)kvc_op_channel(op, t, c);
+                    of[k][0] = kvc_aligned32(own);
+                    of[k][1] = kvc_aligned32(own + 4);
                 }
                 KVC_EACH_OF_BATCH(t, &batch) {
-                    struct kvc_four four = kvc_load_halves(bias +
-                                                           2 * (uint64_t)kvc_op_channel(op, t, c));
+                    const uint32_t i = (uint32_t)kvc_op_index(op, t, r, c);
+                    const uint32_t high = kvc_packed_value(packed[k], i, bits, 1);
+                    struct kvc_four four;
                     KVC_UNROLL for (uint32_t j = 0; j < 4; j++)
-                        four.at[j] = kvc_fast_word(kvc_byte_of(high[k], j),
-                                                   kvc_byte_of(below[k], j), four.at[j]);
+                        four.at[j] = kvc_fast_word(kvc_byte_of(high, j), kvc_byte_of(below[k], j),
+                                                   of[k][j / 2] >> j % 2 * 16 & 0xffffu);
                     kvc_store_four(KVC_FOUR(t), four);
                 }
             }

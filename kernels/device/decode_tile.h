@@ -42,12 +42,12 @@ KVC_DEVICE void kvc_walk(const struct kvc_tile *t, uint32_t step, uint32_t *r, u
                        r < (t)->rows; kvc_walk(t, KVC_LANES, &r, &c))
 #define KVC_VALUE(t) ((t)->word[r * (t)->width + c])
 
-/* Four channels at a time, for operations whose four values are adjacent; rows of the tile then
- * begin at multiples of 16 bytes. Global memory has a long latency, so each lane issues a batch of
- * KVC_BATCH loads of 16 bytes before it stores the first. KVC_EACH_BATCH, inside KVC_EACH_LANE,
- * computes the lane's next positions. KVC_EACH_OF_BATCH, inside that, iterates over them, in a load
- * phase and again in a store phase. Declares k, the number in the batch, r, the row, and c, the
- * first channel. */
+/* `each` channels at a time, 4 or 8, for operations whose values are adjacent; rows of the tile
+ * then begin at multiples of 16 bytes. Global memory has a long latency, so each lane issues a
+ * batch of KVC_BATCH loads of up to 16 bytes before it uses the first. KVC_EACH_BATCH, inside
+ * KVC_EACH_LANE, computes the lane's next positions. KVC_EACH_OF_BATCH, inside that, iterates over
+ * them, in a load phase and again in a store phase. Declares k, the number in the batch, r, the
+ * row, and c, the first channel. */
 #define KVC_FOUR(t) ((t)->word + r * (t)->width + c)
 enum { KVC_BATCH = 4 };
 struct kvc_load_batch {
@@ -55,16 +55,16 @@ struct kvc_load_batch {
     uint32_t at[KVC_BATCH];
 };
 KVC_DEVICE uint32_t kvc_next_batch(struct kvc_load_batch *batch, const struct kvc_tile *t,
-                                   uint32_t *r, uint32_t *c) {
+                                   uint32_t *r, uint32_t *c, const uint32_t each) {
     KVC_UNROLL for (uint32_t k = 0; k < KVC_BATCH; k++) {
         batch->at[k] = *r << 16 | *c;
-        kvc_walk(t, 4 * KVC_LANES, r, c);
+        kvc_walk(t, each * KVC_LANES, r, c);
     }
     return 1;
 }
-#define KVC_EACH_BATCH(t, batch)                                                         \
-    for (uint32_t next_r = kvc_row_of(t, 4 * lane), next_c = kvc_column_of(t, 4 * lane); \
-         next_r < (t)->rows && kvc_next_batch(batch, t, &next_r, &next_c);)
+#define KVC_EACH_BATCH(t, batch, each)                                                         \
+    for (uint32_t next_r = kvc_row_of(t, each * lane), next_c = kvc_column_of(t, each * lane); \
+         next_r < (t)->rows && kvc_next_batch(batch, t, &next_r, &next_c, each);)
 #define KVC_EACH_OF_BATCH(t, batch)                                                            \
     KVC_UNROLL for (uint32_t k = 0; k < KVC_BATCH;                                             \
                     k++) for (uint32_t r = (batch)->at[k] >> 16, c = (batch)->at[k] & 0xffffu; \
@@ -93,10 +93,11 @@ KVC_DEVICE uint32_t kvc_op_channel(const struct kvc_device_op *op, const struct 
     return t->head * op->dim + t->column + c;
 }
 
-/* Returns 1 when four adjacent channels of the tile are aligned in matrices of op's shape: in all
- * rows or in none. */
-KVC_DEVICE uint32_t kvc_op_in_fours(const struct kvc_device_op *op, const struct kvc_tile *t) {
-    return ((op->dim | t->column | t->width) & 3) == 0;
+/* Returns 1 when `each` adjacent channels of the tile, 4 or 8, are aligned in matrices of op's
+ * shape: in all rows or in none. */
+KVC_DEVICE uint32_t kvc_op_in(const struct kvc_device_op *op, const struct kvc_tile *t,
+                              uint32_t each) {
+    return ((op->dim | t->column | t->width) & (each - 1)) == 0;
 }
 
 #endif

@@ -94,57 +94,63 @@ KVC_DEVICE void kvc_store_one(void *p, uint32_t a) {
 }
 #endif
 
-/* Loads four 16-bit numbers from a multiple of 4 bytes. */
-KVC_DEVICE struct kvc_four kvc_load_halves(const uint8_t *p) {
-    const uint32_t a = kvc_aligned32(p), b = kvc_aligned32(p + 4);
-    const struct kvc_four four = {{a & 0xffffu, a >> 16, b & 0xffffu, b >> 16}};
-    return four;
-}
 /* Returns byte i of a word. */
 KVC_DEVICE uint32_t kvc_byte_of(uint32_t word, uint32_t i) {
     return word >> 8 * i & 255u;
 }
 
-/* Returns value i of an array packed in `width` bits, 0 to 8 (split.md, quant.md: groups of 32; 8:
- * a byte each). */
-KVC_DEVICE uint32_t kvc_unpack(const uint8_t *p, uint32_t i, uint32_t width) {
-    if (width == 8) return p[i];
+/* What value i, or values i to i + 3, of an array packed in `width` bits is made of. Loading it
+ * apart from making it lets other loads be issued meanwhile: lanes wait where a loaded number is
+ * first used. Parts of 4, 2 and 1 bits; with 8 bits, the first part alone is used. */
+struct kvc_packed {
+    uint32_t four, two, one;
+};
+
+/* Loads value i, or with `fours` values i to i + 3, of an array packed in `width` bits, 0 to 8
+ * (split.md, quant.md: groups of 32; 8: a byte each). For fours, i and p are multiples of 4: in
+ * each part of a group the four values are in four adjacent bytes, at one shift. */
+KVC_DEVICE struct kvc_packed kvc_packed_load(const uint8_t *p, uint32_t i, uint32_t width,
+                                             const uint32_t fours) {
+    struct kvc_packed x = {0, 0, 0};
     const uint32_t j = i % 32;
-    uint32_t value = 0, shift = 0;
+    if (width == 8) {
+        x.four = fours ? kvc_aligned32(p + i) : p[i];
+        return x;
+    }
     p += (uint64_t)(i / 32) * 4 * width;
     if (width & 4) {
-        value = p[j % 16] >> (j / 16 * 4) & 15u;
+        x.four = fours ? kvc_aligned32(p + j % 16) : p[j % 16];
         p += 16;
+    }
+    if (width & 2) {
+        x.two = fours ? kvc_aligned32(p + j % 8) : p[j % 8];
+        p += 8;
+    }
+    if (width & 1) x.one = fours ? kvc_aligned32(p) : p[j % 4];
+    return x;
+}
+
+/* Returns the value, or the four values as the bytes of a word. */
+KVC_DEVICE uint32_t kvc_packed_value(struct kvc_packed x, uint32_t i, uint32_t width,
+                                     const uint32_t fours) {
+    const uint32_t j = i % 32, each = fours ? 0x01010101u : 1u;
+    if (width == 8) return x.four;
+    uint32_t value = 0, shift = 0;
+    if (width & 4) {
+        value = x.four >> (j / 16 * 4) & 15u * each;
         shift = 4;
     }
     if (width & 2) {
-        value |= (p[j % 8] >> (j / 8 * 2) & 3u) << shift;
-        p += 8;
+        value |= (x.two >> (j / 8 * 2) & 3u * each) << shift;
         shift += 2;
     }
-    if (width & 1) value |= (p[j % 4] >> (j / 4) & 1u) << shift;
+    if (width & 1) value |= (x.one >> (j / 4) & each) << shift;
     return value;
 }
 
-/* Returns values i to i + 3 as the bytes of a word; i and p are multiples of 4. In each part of a
- * group the four values are in four adjacent bytes, at one shift. */
-KVC_DEVICE uint32_t kvc_unpack_four(const uint8_t *p, uint32_t i, uint32_t width) {
-    if (width == 8) return kvc_aligned32(p + i);
-    const uint32_t j = i % 32;
-    uint32_t values = 0, shift = 0;
-    p += (uint64_t)(i / 32) * 4 * width;
-    if (width & 4) {
-        values = kvc_aligned32(p + j % 16) >> (j / 16 * 4) & 0x0f0f0f0fu;
-        p += 16;
-        shift = 4;
-    }
-    if (width & 2) {
-        values |= (kvc_aligned32(p + j % 8) >> (j / 8 * 2) & 0x03030303u) << shift;
-        p += 8;
-        shift += 2;
-    }
-    if (width & 1) values |= (kvc_aligned32(p) >> (j / 4) & 0x01010101u) << shift;
-    return values;
+KVC_DEVICE uint32_t kvc_unpack(const uint8_t *p, uint32_t i, uint32_t width) {
+    const struct kvc_packed x = kvc_packed_load(p, i, width, 0);
+    return kvc_packed_value(x, i, width, 0);
 }
 
 KVC_DEVICE float kvc_from_half(uint32_t h) {

@@ -386,7 +386,7 @@ struct kvc_device_launch {
     const struct kvc_device_target *target;
     /* of a launch of the encoder (encode_launch.h), which has no jobs and no runs */
     const struct kvc_encode_block *block;
-    /* by level: items of the level before, all of which must be done first */
+    /* by level, and 0 after the last: items of the level before, all of which must be done first */
     const uint32_t *need;
     /* 0 at first: counter[0] hands out items, counter[1 + i] counts those of level i that are done
      */

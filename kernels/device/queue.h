@@ -50,7 +50,8 @@ KVC_DEVICE void kvc_take_items(const struct kvc_device_launch *l, uint32_t *work
         kvc_run_item(l, item, work);
         const uint32_t level = item->level; /* before other lanes write the next item there */
         __syncwarp();
-        if (lane == 0) kvc_add_release(&l->counter[1 + level], 1);
+        /* nothing waits for the last level, and making its rows visible would take long */
+        if (lane == 0 && l->need[level + 1]) kvc_add_release(&l->counter[1 + level], 1);
     }
 #else
     for (uint32_t i = l->counter[0]; i < l->n_items; i++) {

@@ -28,6 +28,7 @@ enum { KVC_LANES = 32 };
          kvc_once = 0)
 #define KVC_LANES_MEET() __syncwarp()
 #define KVC_UNROLL _Pragma("unroll")
+#define KVC_ROLLED _Pragma("unroll 1") /* copies would need more registers */
 
 #include "kernels/device/ptx.h"
 
@@ -49,6 +50,8 @@ KVC_DEVICE uint32_t kvc_prefix_sum_(uint32_t *x) {
     return __shfl_sync(0xffffffffu, *x, KVC_LANES - 1);
 }
 #define KVC_PREFIX_SUM(x) kvc_prefix_sum_(&(x))
+/* Gives each lane the x of the lane whose number is its own `from`. */
+#define KVC_GATHER(to, x, from) ((to) = __shfl_sync(0xffffffffu, x, (int)(from)))
 
 #define KVC_EITHER(cuda, host) cuda
 
@@ -76,6 +79,7 @@ extern int kvc_lanes_backwards;
          kvc_turn++, lane = kvc_lanes_backwards ? KVC_LANES - 1 - kvc_turn : kvc_turn)
 #define KVC_LANES_MEET() ((void)0)
 #define KVC_UNROLL
+#define KVC_ROLLED
 
 KVC_DEVICE uint32_t kvc_ballot(const uint32_t *x) {
     uint32_t bits = 0;
@@ -90,6 +94,10 @@ KVC_DEVICE uint32_t kvc_prefix_sum_(uint32_t *x) {
     return x[KVC_LANES - 1];
 }
 #define KVC_PREFIX_SUM(x) kvc_prefix_sum_(x)
+KVC_DEVICE void kvc_gather_(uint32_t *to, const uint32_t *x, const uint32_t *from) {
+    for (unsigned i = 0; i < KVC_LANES; i++) to[i] = x[from[i]];
+}
+#define KVC_GATHER(to, x, from) kvc_gather_(to, x, from)
 
 #define KVC_EITHER(cuda, host) host
 

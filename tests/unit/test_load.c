@@ -488,7 +488,7 @@ static void loads_are_cancelled(void **state) {
 
 /* Work in the queue of a stream runs only when a later event is awaited. So a use of memory that is
  * too early fails, as on a slow GPU. */
-enum { COPY, ZERO, RUN, AWAIT, STREAMS = 4 };
+enum { COPY, ZERO, RUN, AWAIT, STREAMS = 16 };
 struct queued {
     int kind;
     void *to;
@@ -545,6 +545,10 @@ static int late_event_new(struct kvc_device *d, void **event, struct kvc_error *
     *event = calloc(1, sizeof(struct mark));
     return *event ? 0 : -1;
 }
+static void late_event_free(struct kvc_device *d, void *event) {
+    (void)d;
+    free(event);
+}
 static int late_event_record(struct kvc_device *d, void *event, void *stream, struct kvc_error *e) {
     (void)d, (void)e;
     pthread_mutex_lock(&late_lock);
@@ -594,6 +598,7 @@ static void late_devices_are_waited_for(void **state) {
     o.device->zero = late_zero;
     o.device->run = late_run;
     o.device->event_new = late_event_new;
+    o.device->event_free = late_event_free;
     o.device->event_record = late_event_record;
     o.device->event_wait = late_event_wait;
     o.device->event_before = late_event_before;

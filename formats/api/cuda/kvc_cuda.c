@@ -243,9 +243,10 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
                 e, KVC_ERR_USAGE,
                 "%s would lie where another sequence's or window's layer does: select layers",
                 label);
-    if (reach(&extent, d->pool.pages, x->page) || reach(&extent, d->pool.page_size, x->token) ||
-        reach(&extent, g->heads, x->head) || reach(&extent, g->channels, x->dim) ||
-        extent > INT64_MAX)
+    /* without a table, pages before the first token's are neither written nor counted */
+    if (reach(&extent, p->table ? d->pool.pages : g->pages, x->page) ||
+        reach(&extent, d->pool.page_size, x->token) || reach(&extent, g->heads, x->head) ||
+        reach(&extent, g->channels, x->dim) || extent > INT64_MAX)
         return kvc_fail(e, KVC_ERR_USAGE, "the pool's sizes overflow");
     const uint64_t bytes = extent + (uint64_t)value_bytes(g->dtype);
     if (p->device->owns(p->device, (const void *)(uintptr_t)g->base, (size_t)bytes, e))
