@@ -113,7 +113,7 @@ BUDGET = {
     # how one fits
     "formats/api": 6640,
     # checks of arguments; tiers, checks and moves of objects, which were in kvc-store; profiles that a store learns
-    "formats/store": 5290,
+    "formats/store": 5350,
     "formats/store/tier": 760,  # memory of objects, which is kept
     "formats/store/backends": 9030,  # what doctor and stat asked of directories
     "cli": 5790,  # packing with a base; when kvc-pack learns a profile, and how profiles are kept

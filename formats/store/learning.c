@@ -227,17 +227,118 @@ static int are_enough(struct learning *l) {
 
 /* --- learning --- */
 
-/* Adds the caches from item i on. */
-static int add_caches(struct learning *l, struct kvc_learning *learning, size_t i,
-                      struct kvc_error *e) {
-    for (; i < l->list.n && l->tokens < KVC_LEARNING_MOST; i += same_object(&l->list, i)) {
-        if (l->ns->store->closing) return kvc_fail(e, KVC_ERR_IO, "the store is being closed");
-        struct kvc_file *f = open_cache(l, &l->list.item[i], l->model, NULL);
-        if (!f) continue;
-        l->tokens += tokens_of(f);
-        const int status = kvc_learning_add(learning, f, e);
+static int by_number(const void *a, const void *b) {
+    const struct kvc_listed *x = a, *y = b;
+    return x->number != y->number ? (x->number > y->number) - (x->number < y->number)
+                                  : kvc_listed_by_key(a, b);
+}
+
+/* Tokens of a text from its first on that are learnt from as one cache, and their chunks at most.
+ * Gradients need a text from its first token on, and more of it than a chunk of large models has
+ * (GRADIENTS.md). */
+enum { TOGETHER = 2048, CHUNKS = TOGETHER / KVC_PREFIX_TOKENS };
+/* numbers of listed items that are no chunks of these, and of those that were read */
+#define LATER (UINT64_MAX - 1)
+#define READ UINT64_MAX
+
+static void set_number(struct kvc_list *list, size_t i, uint64_t number) {
+    for (size_t n = same_object(list, i); n--;) list->item[i + n].number = number;
+}
+
+/* Puts the last chunks first, so that each brings the chunks of its text before it. */
+static void order_caches(struct learning *l) {
+    struct kvc_list *list = &l->list;
+    uint64_t tokens = 0;
+    for (size_t i = 0; i < list->n; i += same_object(list, i)) {
+        struct kvc_prefix_info x = {.size = sizeof x};
+        struct kvc_file *f = tokens < KVC_LEARNING_MOST && !l->ns->store->closing
+                                 ? open_cache(l, &list->item[i], NULL, NULL)
+                                 : NULL;
+        const uint64_t n = f ? tokens_of(f) : 0;
+        if (f) kvc_file_prefix(f, &x);
+        set_number(list, i, f && x.first + n <= TOGETHER ? TOGETHER - x.first : LATER);
+        tokens += n;
         kvc_file_close(f);
-        if (status) return -1;
+    }
+    qsort(list->item, list->n, sizeof *list->item, by_number);
+}
+
+/* Returns the first item of an object; list->n: it is not there. */
+static size_t find_item(const struct kvc_list *list, const struct kvc_object *o) {
+    size_t i = 0;
+    while (i < list->n && !kvc_object_equal(&list->item[i].object, o)) i += same_object(list, i);
+    return i;
+}
+
+/* A cache, or the chunks of a text, the last one first. */
+struct chain {
+    size_t item[CHUNKS];
+    struct kvc_file *file[CHUNKS];
+    size_t n;
+};
+
+static void close_after(struct chain *c, size_t n) {
+    while (c->n > n) kvc_file_close(c->file[--c->n]);
+}
+
+/* Finds the chunk of a key; list->n: it is not there, or was read already. */
+static size_t parent_of(const struct learning *l, const uint8_t *key) {
+    const struct kvc_list *list = &l->list;
+    struct kvc_object o;
+    if (kvc_key_object(l->ns, KVC_OBJECT_CHUNK, key, &o, NULL)) return list->n;
+    const size_t i = find_item(list, &o);
+    return i < list->n && list->item[i].number == READ ? list->n : i;
+}
+
+/* Opens item i, and the chunks of its text before it unless one of them cannot be had. */
+static void open_chain(const struct learning *l, size_t i, struct chain *c) {
+    c->n = 0;
+    while (c->n < CHUNKS && i < l->list.n) {
+        struct kvc_prefix_info x = {.size = sizeof x};
+        struct kvc_file *f = open_cache(l, &l->list.item[i], l->model, NULL);
+        if (!f) break;
+        c->item[c->n] = i;
+        c->file[c->n++] = f;
+        kvc_file_prefix(f, &x);
+        if (!x.parent) return;
+        if (x.first + tokens_of(f) > TOGETHER) break;
+        i = parent_of(l, x.parent);
+    }
+    if (c->n) close_after(c, 1);
+}
+
+/* Returns the chunks of a text as one cache. */
+static struct kvc_file *join(const struct learning *l, const struct chain *c) {
+    const struct kvc_file *file[CHUNKS];
+    const struct kvc_join_options how = {.size = sizeof how, .shared_model = l->model};
+    for (size_t i = 0; i < c->n; i++) file[i] = c->file[c->n - 1 - i];
+    return kvc_file_join_by(file, c->n, &how, NULL);
+}
+
+/* Adds item i, with the chunks before it. */
+static int add_chain(struct learning *l, struct kvc_learning *learning, size_t i,
+                     struct kvc_error *e) {
+    struct chain c;
+    open_chain(l, i, &c);
+    struct kvc_file *joined = c.n > 1 ? join(l, &c) : NULL;
+    if (c.n && !joined) close_after(&c, 1);
+    set_number(&l->list, i, READ);
+    for (size_t k = 0; k < c.n; k++) {
+        set_number(&l->list, c.item[k], READ);
+        l->tokens += tokens_of(c.file[k]);
+    }
+    const int status = c.n ? kvc_learning_add(learning, joined ? joined : c.file[0], e) : 0;
+    kvc_file_close(joined);
+    close_after(&c, 0);
+    return status;
+}
+
+/* Adds the caches that were not read yet. */
+static int add_caches(struct learning *l, struct kvc_learning *learning, struct kvc_error *e) {
+    for (size_t i = 0; i < l->list.n && l->tokens < KVC_LEARNING_MOST;
+         i += same_object(&l->list, i)) {
+        if (l->ns->store->closing) return kvc_fail(e, KVC_ERR_IO, "the store is being closed");
+        if (l->list.item[i].number != READ && add_chain(l, learning, i, e)) return -1;
     }
     return 0;
 }
@@ -247,9 +348,9 @@ static int is_closing(void *state) {
     return l->ns->store->closing;
 }
 
-/* Learns from all caches but `test`, of item i, which the profile must fit. */
-static struct kvc_profile *learn_without(struct learning *l, size_t i, const struct kvc_file *test,
-                                         struct kvc_error *e) {
+/* Learns from all caches but `test`, object o, which the profile must fit. */
+static struct kvc_profile *learn_without(struct learning *l, const struct kvc_object *o,
+                                         const struct kvc_file *test, struct kvc_error *e) {
     const struct kvc_learning_options how = {.size = sizeof how,
                                              .back = kvc_learning_back(test),
                                              .threads = 1,
@@ -259,7 +360,9 @@ static struct kvc_profile *learn_without(struct learning *l, size_t i, const str
                                             .threads = 1,
                                             .recipe = l->ns->asked};
     struct kvc_learning *learning = kvc_learning_start(&how, e);
-    int status = learning ? add_caches(l, learning, i + same_object(&l->list, i), e) : -1;
+    order_caches(l);
+    set_number(&l->list, find_item(&l->list, o), READ);
+    int status = learning ? add_caches(l, learning, e) : -1;
     struct kvc_profile *p = status ? NULL : kvc_learning_profile(learning, e);
     kvc_learning_free(learning);
     const char *fit = p ? kvc_shared_profile_fit(p, test, &packs) : "good";
@@ -284,7 +387,8 @@ static void learn(struct learning *l) {
         return;
     }
     l->tokens = tokens_of(test);
-    struct kvc_profile *p = learn_without(l, i, test, &why);
+    const struct kvc_object own = l->list.item[i].object;
+    struct kvc_profile *p = learn_without(l, &own, test, &why);
     const int passing = why.code == KVC_ERR_MEMORY || why.code == KVC_ERR_IO;
     kvc_count(ns->store, p ? KVC_COUNT_LEARNT : KVC_COUNT_NOT_LEARNT, 1);
     if (p || !passing) adopt(ns, test, p);
@@ -373,12 +477,6 @@ static int move_cache(struct learning *l, const struct kvc_store_namespace *pack
     return !status;
 }
 
-static int by_position(const void *a, const void *b) {
-    const struct kvc_listed *x = a, *y = b;
-    return x->number != y->number ? (x->number > y->number) - (x->number < y->number)
-                                  : kvc_listed_by_key(a, b);
-}
-
 /* Puts chunks in the order in which they go on; what cannot be read counts as the last. */
 static void sort_caches(struct learning *l) {
     struct kvc_list *list = &l->list;
@@ -390,7 +488,7 @@ static void sort_caches(struct learning *l) {
         n = same_object(list, i);
         for (size_t k = 0; k < n; k++) list->item[i + k].number = x.first;
     }
-    if (list->n) qsort(list->item, list->n, sizeof *list->item, by_position);
+    if (list->n) qsort(list->item, list->n, sizeof *list->item, by_number);
 }
 
 /* Tells tiers that evict what was used longest ago in which order the chunks go on. */
