@@ -104,14 +104,15 @@ static int stream_new(struct kvc_device *d, void **stream, struct kvc_error *e) 
 /* Checks memory that was allocated here; other memory of the host is taken as it is. */
 static int owns(struct kvc_device *d, const void *p, size_t n, struct kvc_error *e) {
     (void)d;
-    size_t left = p ? SIZE_MAX : 0;
+    size_t left = SIZE_MAX;
+    if (!p) return kvc_fail(e, KVC_ERR_USAGE, "address 0 is not memory of the device");
     pthread_mutex_lock(&lock);
     for (const struct taken *t = first; t; t = t->next) {
         const uintptr_t from = (uintptr_t)t + AHEAD, at = (uintptr_t)p;
         if (at >= from && at - from < t->n) left = t->n - (at - from);
     }
     pthread_mutex_unlock(&lock);
-    if (n <= left && p) return 0;
+    if (n <= left) return 0;
     return kvc_fail(e, KVC_ERR_USAGE,
                     "address %p: %zu bytes are memory of the device, and %zu are needed", p, left,
                     n);
