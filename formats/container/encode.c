@@ -134,8 +134,8 @@ static int encode_prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t e
             struct kvc_block read,
                 partner, *const block = kvc_coder_look_at(r, b, &read, &partner, &own, e);
             if (!block || (own && kvc_encoder_shape(&r->encoder, i, block, e))) return -1;
-            if (!block->shape.tokens) continue;
-            like.shape = block->shape;
+            if (!own) continue;
+            like.shape = block->shape; /* also where earlier stages took all rows */
             like.profile = block->profile;
             like.before_rope = block->before_rope;
         }

@@ -495,8 +495,7 @@ static int encode(struct coding *c, const struct job *j, unsigned layer) {
         like.shape = j->shape[j->which];
         like.shape.tokens = 0;
         for (uint64_t b = 0; b < j->blocks && !like.shape.tokens; b++) {
-            const struct kvc_shape there = pass(c, b, SHAPE, i, NULL);
-            if (there.tokens) like.shape = there;
+            like.shape = pass(c, b, SHAPE, i, NULL);
         }
         if (kvc_encoder_begin(&c->encoder, i, &like, &e)) {
             if (!*e.message || e.code != KVC_ERR_UNSUPPORTED)
