@@ -16,7 +16,7 @@ struct taken {
     struct taken *next, *before;
     size_t n;
 };
-enum { ALIGN = 512, AHEAD = 4096 + ALIGN };
+enum { PAGE = 4096, AHEAD = PAGE + 512 };
 
 /* Of all devices: one may be asked for memory of another, as on a GPU. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -25,8 +25,8 @@ static struct taken *first;
 static int take_memory(struct kvc_device *d, size_t n, void **p, struct kvc_error *e) {
     (void)d;
     *p = NULL;
-    if (n > SIZE_MAX - AHEAD - 4096) return kvc_fail_memory(e, "device memory");
-    uint8_t *memory = aligned_alloc(4096, (AHEAD + n + 4095) / 4096 * 4096);
+    if (n > SIZE_MAX - AHEAD - PAGE) return kvc_fail_memory(e, "device memory");
+    uint8_t *memory = aligned_alloc(PAGE, (AHEAD + n + PAGE - 1) / PAGE * PAGE);
     if (!memory) return kvc_fail_memory(e, "device memory");
     struct taken *t = (struct taken *)(void *)memory;
     pthread_mutex_lock(&lock);

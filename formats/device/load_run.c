@@ -79,7 +79,7 @@ static int alloc_all(struct kvc_load *l, struct kvc_error *e) {
     const size_t targets = l->cache->n_tensors * sizeof *l->target;
     void *status = NULL, *digest = NULL;
     if (d->stream_new(d, &l->copies, e) || d->event_new(d, &l->last, e) ||
-        d->event_new(d, &l->begun, e))
+        d->event_new(d, &l->meet, e))
         return -1;
     if (alloc_device(l, bytes, &l->device_bytes, e) ||
         alloc_device(l, l->kept.used, &l->device_kept, e) ||
@@ -166,7 +166,7 @@ void kvc_load_free(struct kvc_load *l) {
     d->free_host(d, l->status);
     d->free_host(d, l->digest);
     if (l->last) d->event_free(d, l->last);
-    if (l->begun) d->event_free(d, l->begun);
+    if (l->meet) d->event_free(d, l->meet);
     if (l->copies) d->stream_free(d, l->copies);
     kvc_kept_free(&l->kept);
     pthread_mutex_destroy(&l->lock);
@@ -207,8 +207,8 @@ static int queue_zeros(struct kvc_load *l, void *stream, struct kvc_error *e) {
 static int queue_results(struct kvc_load *l, void *stream, struct kvc_error *e) {
     struct kvc_device *d = l->device;
     for (unsigned i = 0; i < l->ways; i++)
-        if (d->event_record(d, l->begun, l->way[i].stream, e) ||
-            d->event_before(d, l->begun, stream, e))
+        if (d->event_record(d, l->meet, l->way[i].stream, e) ||
+            d->event_before(d, l->meet, stream, e))
             return -1;
     l->loaded = !d->copy_out(d, stream, l->status, l->device_status,
                              l->n_blocks * sizeof *l->status, e) &&
@@ -247,9 +247,9 @@ static int run_all(struct kvc_load *l, void *stream, struct kvc_error *e) {
     l->first_busy = l->n_busy = 0;
     l->info.on_host = 0;
     if (atomic_load(&l->cancelled)) return kvc_fail(e, KVC_ERR_IO, "cancelled");
-    if (queue_zeros(l, stream, e) || d->event_record(d, l->begun, stream, e)) return -1;
+    if (queue_zeros(l, stream, e) || d->event_record(d, l->meet, stream, e)) return -1;
     for (unsigned i = 0; i < l->ways; i++)
-        if (d->event_before(d, l->begun, l->way[i].stream, e)) return -1;
+        if (d->event_before(d, l->meet, l->way[i].stream, e)) return -1;
     struct kvc_ring *ring;
     if (kvc_ring_start(&ring, &source, l->range, l->n_pieces, slots, l->options.slots,
                        l->options.slot_bytes, l->options.threads, e))

@@ -86,7 +86,8 @@ struct kvc_load {
         *device_digest;
     uint32_t *status; /* by block; host memory that the device copies to, as `digest` */
     uint64_t *digest;
-    void *copies, *last, *begun; /* a stream, events */
+    /* a stream, events; by `meet` the ways wait for the caller's stream, and it for them */
+    void *copies, *last, *meet;
     struct kvc_load_way way[KVC_LOAD_MAX_WAYS];
     unsigned ways;
     int queued; /* 1: work may be under way on the device */

@@ -486,7 +486,7 @@ static void sort_caches(struct learning *l) {
         if (f) kvc_file_prefix(f, &x);
         kvc_file_close(f);
         n = same_object(list, i);
-        for (size_t k = 0; k < n; k++) list->item[i + k].number = x.first;
+        set_number(list, i, x.first);
     }
     if (list->n) qsort(list->item, list->n, sizeof *list->item, by_number);
 }

@@ -277,8 +277,6 @@ KVC_DEVICE uint32_t kvc_job_model(const struct kvc_device_job *job) {
 struct kvc_split_state {
     struct kvc_stream stream;
     KVC_LANE_VAR(uint32_t, state);
-    /* resting: in a row */
-    const uint32_t *resting;
 };
 
 /* Decodes the words of a row. `whole`, a constant: all lanes have words in each step, and a step
@@ -290,9 +288,11 @@ KVC_DEVICE void kvc_split_row(const struct kvc_split_job *job, struct kvc_split_
     const uint32_t turns = job->kind & KVC_MODEL_TURN, period = job->period, tables = job->tables;
     const struct kvc_word_form form = job->form;
     const uint32_t shift = form.shift, mask = (1u << job->word_bits) - 1;
-    const uint32_t *slots = KVC_WORDS(job->slots), *resting = s->resting;
-    const float *value = KVC_FLOATS(job->model);
     const uint64_t begin = (uint64_t)row * channels;
+    const uint32_t *slots = KVC_WORDS(job->slots);
+    /* of channels that rest in their rows, or of this row */
+    const uint32_t *resting = KVC_WORDS(job->model + (job->kind & KVC_MODEL_AHEAD ? 4 * begin : 0));
+    const float *value = KVC_FLOATS(job->model);
     const uint8_t *low = KVC_BYTES(job->low);
     uint16_t *to = (uint16_t *)(uintptr_t)job->to + begin;
     KVC_LANE_VAR(uint32_t, symbol);
@@ -354,8 +354,7 @@ KVC_DEVICE uint32_t kvc_job_split(const struct kvc_device_job *of, uint32_t *cos
                                   uint32_t *sine) {
     const struct kvc_split_job *job = &of->split;
     const uint32_t channels = job->channels, first = job->first, end = first + job->rows,
-                   period = job->period, ahead = job->kind & KVC_MODEL_AHEAD,
-                   turns = job->kind & KVC_MODEL_TURN;
+                   period = job->period, turns = job->kind & KVC_MODEL_TURN;
     const uint32_t whole = job->lanes == KVC_LANES && channels % KVC_LANES == 0;
     struct kvc_split_state s;
     kvc_stream_begin(&s.stream, job->words, job->size, job->lanes, job->table_bits);
@@ -370,13 +369,10 @@ KVC_DEVICE uint32_t kvc_job_split(const struct kvc_device_job *of, uint32_t *cos
         KVC_LANES_MEET();
         for (uint32_t t = 0; t < first; t++) kvc_model_turn_row(of, cosine, sine);
     }
-    s.resting = KVC_WORDS(job->model);
-    if (ahead) s.resting += (uint64_t)first * channels;
     for (uint32_t t = first; t < end; t++) {
         if (turns && t != first) kvc_model_turn_row(of, cosine, sine);
         if (whole) kvc_split_row(job, &s, t, cosine, sine, 1);
         else kvc_split_row(job, &s, t, cosine, sine, 0);
-        if (ahead) s.resting += channels;
     }
     return kvc_stream_end(&s.stream, KVC_LANES_OF(s.state));
 }
