@@ -183,7 +183,7 @@ static const char *preset_name(size_t i) {
 
 static const char *format_name(size_t i) {
     struct kvc_format_info f = {.size = sizeof f};
-    return kvc_format_info(i, &f) ? NULL : f.name;
+    return kvc_format_describe(i, &f) ? NULL : f.name;
 }
 
 int cli_version(int verbose, void (*more)(void)) {

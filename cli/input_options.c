@@ -24,7 +24,7 @@ static int set(struct cli_settings *s, const char *key, const char *value) {
 int cli_find_format(const char *name, struct kvc_format_info *f) {
     const size_t n = strcspn(name, ":");
     *f = (struct kvc_format_info){.size = sizeof *f};
-    for (size_t i = 0; !kvc_format_info(i, f); i++)
+    for (size_t i = 0; !kvc_format_describe(i, f); i++)
         if (strlen(f->name) == n && memcmp(f->name, name, n) == 0) return 0;
     return -1;
 }
@@ -72,8 +72,8 @@ static int take_of_format(const struct cli_option *option, void *state, const ch
     const int writing = option->group != 0;
     struct kvc_format_info f = {.size = sizeof f};
     struct kvc_format_option_info o = {.size = sizeof o};
-    for (size_t i = 0; !kvc_format_info(i, &f); i++) {
-        for (size_t k = 0; !kvc_format_option_info(f.name, writing, k, &o); k++)
+    for (size_t i = 0; !kvc_format_describe(i, &f); i++) {
+        for (size_t k = 0; !kvc_format_option_describe(f.name, writing, k, &o); k++)
             if (o.tool && strcmp(o.tool, option->name) == 0)
                 return take_key(state, f.name, writing, &o, arg);
         if (!writing && f.tool && strcmp(f.tool, option->name) == 0)
@@ -91,7 +91,7 @@ static const char *help_of_all(const char *format) {
     FILE *out = open_memstream(&text, &size);
     if (!out) return "";
     fprintf(out, "%s input: ", format);
-    for (size_t i = 0; !kvc_format_option_info(format, 0, i, &o); i++)
+    for (size_t i = 0; !kvc_format_option_describe(format, 0, i, &o); i++)
         fprintf(out, "%s%s=%s", i ? "," : "", o.key, o.value);
     fclose(out);
     return text;
@@ -103,8 +103,8 @@ const struct cli_option *cli_format_options(int writing) {
     struct kvc_format_info f = {.size = sizeof f};
     struct kvc_format_option_info o = {.size = sizeof o};
     size_t n = 0;
-    for (size_t i = 0; !kvc_format_info(i, &f); i++) {
-        for (size_t k = 0; !kvc_format_option_info(f.name, writing, k, &o); k++)
+    for (size_t i = 0; !kvc_format_describe(i, &f); i++) {
+        for (size_t k = 0; !kvc_format_option_describe(f.name, writing, k, &o); k++)
             if (o.tool && n < MAX_FORMAT_OPTIONS)
                 table[n++] = (struct cli_option){.name = o.tool,
                                                  .argument = o.is_flag ? NULL : o.value,
@@ -131,7 +131,7 @@ static void add_name(char text[512], const char *name) {
 static const char *list_formats(char text[512], int writing) {
     struct kvc_format_info f = {.size = sizeof f};
     *text = '\0';
-    for (size_t i = 0; !kvc_format_info(i, &f); i++)
+    for (size_t i = 0; !kvc_format_describe(i, &f); i++)
         if (!writing || f.written) add_name(text, f.name);
     return text;
 }
@@ -159,7 +159,7 @@ int cli_no_such_format(const char *option, const char *name, int writing) {
     const char *known[MAX_FORMATS + 1] = {NULL};
     char names[512], near[160];
     size_t n = 0;
-    for (size_t i = 0; n < MAX_FORMATS && !kvc_format_info(i, &f); i++)
+    for (size_t i = 0; n < MAX_FORMATS && !kvc_format_describe(i, &f); i++)
         if (!writing || f.written) known[n++] = f.name;
     if (*kvc_similar_names(name, known, near, sizeof near))
         return cli_usage("--%s=%s: there is no such format; did you mean %s?", option, name, near);

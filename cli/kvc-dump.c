@@ -48,7 +48,6 @@ static void print_check(struct dump_out *o, const struct settings *s, const char
     if (o->style == DUMP_JSON) {
         dump_begin(o, name);
         cli_json_text(&o->report.json, "check", verdict);
-        if (!e) cli_json_text(&o->report.json, "message", message);
         if (damage) cli_json_damage(&o->report.json, damage);
         if (e) dump_failed(o, name, e);
         else dump_end(o);
@@ -101,7 +100,7 @@ static int check_file(struct dump_out *o, const char *path, struct settings *s) 
 static int show_no_cache(struct dump_out *o, const char *path, const struct settings *s,
                          struct kvc_error *e) {
     const enum kvc_code code = kvc_error_code(e);
-    const int no_cache = code == KVC_ERR_UNKNOWN || code == KVC_ERR_UNSUPPORTED;
+    const int no_cache = code == KVC_ERR_UNKNOWN_FORMAT || code == KVC_ERR_UNSUPPORTED;
     if (no_cache && s->mode == SUMMARY && !dump_no_cache(o, path, e)) return EXIT_SAME;
     dump_failed(o, path, e);
     cli_error(e);

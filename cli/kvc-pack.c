@@ -71,7 +71,7 @@ static void choose_profile(struct cli_pack *p, const struct kvc_file *f,
                            struct kvc_write_options *how) {
     if (how->shared_profile || p->no_profile || p->joined.append || p->base) return;
     kvc_shared_profile_close(p->chosen);
-    p->chosen = how->shared_profile = kvc_shared_profile_choose(f, how);
+    p->chosen = how->shared_profile = kvc_shared_profile_choose(f, how, NULL);
     p->profile = (struct kvc_profile_info){.size = sizeof p->profile};
     if (p->chosen) kvc_shared_profile_describe(p->chosen, &p->profile);
 }
@@ -447,7 +447,7 @@ int main(int argc, char **argv) {
                "Examples:\n"
                "  kvc-pack slot.bin                       slot.bin.kvc, lossless\n"
                "  kvc-pack -r small --profile=model.kvcp slot.bin\n"
-               "                                          about ten times smaller, lossy\n"
+               "                                          about twenty times smaller, lossy\n"
                "  kvc-pack --skip-existing *.bin          only what was not packed before\n"
                "  tar c folder | kvc-pack >folder.kvc     a cache of several files, in a pipe\n"};
     cli_start(argv, "kvc-pack");

@@ -208,6 +208,7 @@ static int store_run(struct store_tool *t, const struct command *c) {
     }
     status = c->run(t);
     if (t->json) {
+        if (kvc_error_code(t->e) != KVC_OK) cli_json_error(&t->report, t->e);
         cli_json_u64(&t->report, "status", (uint64_t)status);
         cli_json_close(&t->report);
         cli_json_end(&t->report);

@@ -69,6 +69,8 @@ static struct kvc_file *look(struct cli_pack *p, const char *path) {
 /* Collects the inputs of a model. */
 static int collect(struct cli_pack *p, struct group *g) {
     const struct cli_files *files = &p->job.files;
+    uint64_t of_one;
+    kvc_learning_least(NULL, &of_one);
     if (!(g->path = calloc((size_t)files->n, sizeof *g->path))) return -1;
     for (int i = 0; i < files->n; i++) {
         struct kvc_file_facts own = {.size = sizeof own};
@@ -77,17 +79,18 @@ static int collect(struct cli_pack *p, struct group *g) {
         if (f && hash_model(f, model) && memcmp(model, g->model, sizeof model) == 0 &&
             !kvc_file_describe(f, &own)) {
             g->path[g->n++] = files->path[i];
-            g->tokens += own.tokens < KVC_LEARNING_OF_ONE ? own.tokens : KVC_LEARNING_OF_ONE;
+            g->tokens += own.tokens < of_one ? own.tokens : of_one;
         }
         kvc_file_close(f);
     }
     return 0;
 }
 
-/* Keeps some of the inputs, evenly, of about KVC_LEARNING_MOST tokens. */
+/* Keeps some of the inputs, evenly, of about as many tokens as serve. */
 static void thin_out(struct group *g) {
-    const size_t all = g->n,
-                 every = (size_t)((g->tokens + KVC_LEARNING_MOST - 1) / KVC_LEARNING_MOST);
+    uint64_t most;
+    kvc_learning_least(&most, NULL);
+    const size_t all = g->n, every = (size_t)((g->tokens + most - 1) / most);
     g->n = 0;
     for (size_t i = 0; every && i < all; i += every) g->path[g->n++] = g->path[i];
 }
@@ -101,16 +104,16 @@ static struct kvc_profile *learn(struct cli_pack *p, const struct kvc_file *f,
     struct kvc_learning_info info = {.size = sizeof info};
     struct cli_input quiet = p->job.input;
     struct cli_progress progress;
-    const struct cli_learn_from from = {.path = g->path,
-                                        .n = g->n,
-                                        .most = KVC_LEARNING_OF_ONE,
-                                        .input = &quiet,
-                                        .progress = &progress};
+    struct cli_learn_from from = {.path = g->path,
+                                  .n = g->n,
+                                  .input = &quiet,
+                                  .progress = &progress};
+    kvc_learning_least(NULL, &from.most);
     quiet.quiet = 1;
     cli_progress_start(&progress, "learning a profile", p->job.input.quiet);
     struct kvc_profile *learnt = cli_learn(&from, &how, &info, e);
     cli_progress_end(&progress);
-    const char *fit = learnt ? kvc_shared_profile_fit(learnt, f, &p->how) : "";
+    const char *fit = learnt ? kvc_shared_profile_fit(learnt, f, &p->how, NULL) : "";
     if (!learnt || strcmp(fit, "good") == 0) return learnt;
     cli_usage_error(e, "its fit to the cache itself is %s", fit);
     kvc_shared_profile_close(learnt);
@@ -129,9 +132,9 @@ static void say_too_few(struct cli_pack *p, const struct group *g, const char *p
     if (p->hinted_profile) return;
     p->hinted_profile = 1;
     cli_warn("%s: is packed without a profile of its model, with which files are smaller: to learn "
-             "one, kvc-pack wants FILEs of %d tokens together, which have %" PRIu64
+             "one, kvc-pack wants FILEs of %" PRIu64 " tokens together, which have %" PRIu64
              " here (kvc-profile(1); --learn=no omits this note)",
-             path, KVC_LEARNING_LEAST, g->tokens);
+             path, kvc_learning_least(NULL, NULL), g->tokens);
 }
 
 /* Learns and keeps a profile for f, or says why not. */
@@ -157,13 +160,13 @@ void pack_learn(void *state, const char *path, const struct kvc_file *f) {
     struct cli_pack *p = state;
     struct group g = {.n = 0};
     if (!may_learn(p, path) || !hash_model(f, g.model) || !is_first(&p->learns, g.model)) return;
-    struct kvc_profile *chosen = kvc_shared_profile_choose(f, &p->how);
+    struct kvc_profile *chosen = kvc_shared_profile_choose(f, &p->how, NULL);
     kvc_shared_profile_close(chosen);
     if (chosen || collect(p, &g)) {
         free(g.path);
         return;
     }
-    if (g.tokens >= KVC_LEARNING_LEAST) learn_group(p, path, f, &g);
+    if (g.tokens >= kvc_learning_least(NULL, NULL)) learn_group(p, path, f, &g);
     else if (!p->job.input.quiet) say_too_few(p, &g, path);
     free(g.path);
 }

@@ -71,11 +71,11 @@ static const char *kind_of(enum kvc_code code) {
     case KVC_ERR_USAGE: return "usage";
     case KVC_ERR_MEMORY: return "memory";
     case KVC_ERR_IO: return "io";
-    case KVC_ERR_UNKNOWN: return "unknown-format";
+    case KVC_ERR_UNKNOWN_FORMAT: return "unknown-format";
     case KVC_ERR_DAMAGED: return "damaged";
     case KVC_ERR_UNSUPPORTED: return "unsupported";
-    case KVC_ERR_SLICE: return "not-sliceable";
-    case KVC_ERR_MODEL: return "other-model";
+    case KVC_ERR_NOT_SLICEABLE: return "not-sliceable";
+    case KVC_ERR_OTHER_MODEL: return "other-model";
     case KVC_ERR_VERIFY: return "verify";
     default: return "other";
     }

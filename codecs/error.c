@@ -15,7 +15,7 @@ static enum kvc_severity severity_of(enum kvc_code code) {
     case KVC_ERR_USAGE:
     case KVC_ERR_UNSUPPORTED:
     case KVC_ERR_VERIFY:
-    case KVC_ERR_MODEL: return KVC_SEVERITY_ITEM;
+    case KVC_ERR_OTHER_MODEL: return KVC_SEVERITY_ITEM;
     default: return KVC_SEVERITY_FILE;
     }
 }

@@ -178,7 +178,7 @@ def missing(interface, libraries):
     for library in libraries:
         stem = os.path.basename(library).split(".")[0]
         listed = subprocess.run(["nm", "-D", "--defined-only", library], check=True, stdout=subprocess.PIPE, universal_newlines=True).stdout
-        exported = set(re.findall(r" (kvc_\w+)@@KVC_\d+$", listed, re.M))
+        exported = set(re.findall(r" (kvc_\w+)@@KVC_[\d.]+$", listed, re.M))
         for kind, name in interface:
             if kind != "function":
                 continue

@@ -73,7 +73,7 @@ static void show_one(void *state, size_t i) {
 /* Returns 1 for an error that is no damage: something is needed to decode. */
 static int needs(const struct kvc_error *why) {
     const enum kvc_code code = kvc_error_code(why);
-    return code == KVC_ERR_MODEL || code == KVC_ERR_UNSUPPORTED || code == KVC_ERR_USAGE;
+    return code == KVC_ERR_OTHER_MODEL || code == KVC_ERR_UNSUPPORTED || code == KVC_ERR_USAGE;
 }
 
 /* Writes the root mean squares of a role's tensors, a row each; those of a tensor that failed are

@@ -169,8 +169,9 @@ static int to_nowhere(void *state, const void *data, size_t n) {
 }
 
 static void print_gain(struct dump_out *o, const char *recipe, const struct kvc_write_report *r) {
-    dump_key_f64(o, "fit_k", r->fit_ratio[0]);
-    dump_key_f64(o, "fit_v", r->fit_ratio[1]);
+    for (int v = 0; v < 2; v++)
+        if (r->n_layers) dump_key_f64(o, v ? "fit_v" : "fit_k", r->fit_ratio[v]);
+        else dump_key_none(o, v ? "fit_v" : "fit_k");
     dump_key_text(o, "recipe", recipe);
     dump_key_u64(o, "bytes", r->bytes);
     dump_key_f64(o, "ratio", r->bytes ? (double)r->row_bytes / (double)r->bytes : 0);
@@ -191,7 +192,7 @@ static void fit_one(void *state, const char *path, struct kvc_profile *p) {
                                           .threads = t->threads,
                                           .report = &report};
     const int failed = kvc_file_pack(x->f, &how, to_nowhere, NULL, t->e);
-    const int misfit = failed && kvc_error_code(t->e) == KVC_ERR_MODEL &&
+    const int misfit = failed && kvc_error_code(t->e) == KVC_ERR_OTHER_MODEL &&
                        kvc_error_need(t->e) != KVC_NEED_PROFILE;
     if (failed && !misfit) {
         kvc_error_about(t->e, x->path);

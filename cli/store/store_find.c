@@ -97,7 +97,7 @@ int store_take_tokens(struct store_tool *t) {
 
 struct kvc_store_hit_info store_hit_info(const struct kvc_store_hit *hit) {
     struct kvc_store_hit_info info = {.size = sizeof info};
-    if (hit) kvc_store_hit_info(hit, &info);
+    if (hit) kvc_store_hit_describe(hit, &info);
     return info;
 }
 
@@ -139,7 +139,7 @@ static void print_hit(struct store_tool *t, const struct store_found *found) {
         cli_json_u64(&t->report, "chunks", info.chunks);
         cli_json_u64(&t->report, "bytes", info.bytes);
         cli_json_u64(&t->report, "asked", info.asked);
-        cli_json_i64(&t->report, "microseconds", info.took_us);
+        cli_json_f64(&t->report, "seconds", (double)info.took_us / 1e6);
         cli_json_bool(&t->report, "late", info.late);
         cli_json_text(&t->report, "tiers", info.tiers);
         cli_json_text(&t->report, "namespace", name);

@@ -31,7 +31,7 @@ static int see_object(void *state, unsigned tier, const char *name, uint64_t byt
         cli_json_text(&x->tool->report, "name", name);
         cli_json_u64(&x->tool->report, "tier", tier);
         cli_json_u64(&x->tool->report, "bytes", bytes);
-        cli_json_i64(&x->tool->report, "written", used);
+        cli_json_i64(&x->tool->report, "used", used);
         cli_json_close(&x->tool->report);
         return 0;
     }
@@ -141,7 +141,7 @@ static int stat_object(struct store_tool *t, unsigned tier, const char *name) {
         cli_json_open(&t->report, NULL, '{');
         cli_json_text(&t->report, "name", name);
         cli_json_text(&t->report, "path", o.path);
-        cli_json_bool(&t->report, "resident", stored);
+        cli_json_bool(&t->report, "stored", stored);
         cli_json_u64(&t->report, "bytes", o.bytes);
         cli_json_u64(&t->report, "uses", o.uses);
         cli_json_u64(&t->report, "depth", o.depth);
@@ -216,7 +216,7 @@ static void print_history(struct store_tool *t) {
         cli_json_u64(&t->report, "evicted_bytes", s.evicted_bytes);
         cli_json_u64(&t->report, "refused", s.refused);
         cli_json_u64(&t->report, "trash_bytes", s.trash_bytes);
-        cli_json_u64(&t->report, "ghosts", s.remembered);
+        cli_json_u64(&t->report, "remembered", s.remembered);
     } else {
         printf("since the index was made: %" PRIu64 " objects put, %" PRIu64 " read, %" PRIu64
                " evicted (%s), %" PRIu64 " refused; %s in the trash, %" PRIu64 " remembered\n",

@@ -10,7 +10,7 @@ static uint64_t tokens_there(struct kvc_store_namespace *ns, const int32_t *toke
     const struct kvc_store_find_options o = {.size = sizeof o, .timeout_us = 30000000};
     struct kvc_store_hit_info info = {.size = sizeof info};
     struct kvc_store_hit *hit = kvc_store_find(ns, tokens, n, &o, NULL);
-    if (hit) kvc_store_hit_info(hit, &info);
+    if (hit) kvc_store_hit_describe(hit, &info);
     kvc_store_hit_free(hit);
     if (info.tokens) return info.tokens;
     struct kvc_file *whole = kvc_store_get_whole(ns, tokens, n, &o, NULL);

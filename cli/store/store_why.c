@@ -38,7 +38,7 @@ void store_explain(struct store_tool *t, const struct kvc_store_hit *hit, char *
     char name[KVC_STORE_OBJECT_NAME];
     int folders = 0;
     *text = '\0';
-    if (!kvc_store_hit_next(hit, name)) return;
+    if (!kvc_store_hit_next(hit, name, sizeof name)) return;
     for (unsigned i = 0; i < kvc_store_tiers(t->s); i++) {
         if (kvc_store_describe_tier(t->s, i, 0, &info, NULL) || !info.folder) continue;
         folders++;

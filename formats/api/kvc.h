@@ -2,16 +2,18 @@
  * pack and unpack.
  *
  * The library never prints, exits or aborts. Functions that can fail take a struct kvc_error (may
- * be NULL) and return NULL or -1 with it filled. A call changes no handle that it takes as const:
- * several threads may read, select, compare, pack and unpack one file at once, also with different
- * options. A thread that closes a handle must be the only one that uses it. Texts have numbers with
- * a point, in whatever locale the program is.
+ * be NULL) and return NULL or -1 with it filled. After another result it says nothing, and may have
+ * changed; but for functions whose comment tells of it. A call changes no handle that it takes as
+ * const: several threads may read, select, compare, pack and unpack one file at once, also with
+ * different options. A thread that closes a handle must be the only one that uses it. Texts have
+ * numbers with a point, in whatever locale the program is.
  *
  * A pointer that may be NULL is said to be so. Functions with a struct kvc_error refuse another one
  * that is NULL (10), with a message that names the argument. Other functions return -1 where the
  * struct for their results is NULL; their handles and texts must be there. Memory for rows,
  * values, positions and keys has its size in bytes beside it: where it is too small, nothing is
- * written, and the message says what is needed (10).
+ * written, and the message says what is needed (10). Texts for people that do not fit are cut at
+ * the end; names, paths and values are not cut: the text is empty, or what is returned says so.
  *
  *   struct kvc_error *e = kvc_error_new();
  *   struct kvc_file *f = kvc_file_open("prefix.kvc", NULL, e);
@@ -107,7 +109,8 @@ enum kvc_note {
      * out with the token ids; 29: the format has none */
     KVC_NOTE_NEW_FILE = 27,
     KVC_NOTE_NEW_FILE_NO_TOKENS = 28,
-    KVC_NOTE_NEW_FILE_OF_FORMAT = 29
+    KVC_NOTE_NEW_FILE_OF_FORMAT = 29,
+    KVC_NOTE_FORCE = 0x7fffffff
 };
 /* Gets a note: its number, the name of the file it is about, and a line of text. */
 typedef void kvc_note_fn(void *state, enum kvc_note number, const char *name, const char *text);
@@ -195,9 +198,10 @@ KVC_API struct kvc_file *kvc_file_open_memory(const void *data, size_t size,
 enum kvc_prefix_tag {
     KVC_PREFIX_MEDIA = 1,
     KVC_PREFIX_EMBEDDINGS = 2,
-    KVC_PREFIX_OWN = 3 /* the program's */
+    KVC_PREFIX_OWN = 3, /* the program's */
+    KVC_PREFIX_FORCE = 0x7fffffff
 };
-/* Fixed. */
+/* Fixed: what a prefix key takes of it never changes (kvc.5). */
 struct kvc_prefix_extra {
     uint64_t position;
     enum kvc_prefix_tag tag;
@@ -265,7 +269,7 @@ KVC_API void kvc_file_close(struct kvc_file *f); /* kvc_file_close(NULL) is lega
  * called at the end of kvc_file_close(). Once for a handle. */
 KVC_API void kvc_file_own(struct kvc_file *f, void *owned, void (*release)(void *owned));
 /* Gives a .kvc the profile that it was packed with, open as long as the file, before rows are read.
- */
+ * Does nothing to another cache. Another profile is refused when rows are read. */
 KVC_API void kvc_file_give_profile(struct kvc_file *f, struct kvc_profile *p);
 
 KVC_API const char *kvc_file_format(const struct kvc_file *f); /* "kvc", "llama", ... */
@@ -345,7 +349,7 @@ typedef int kvc_check_fn(void *state, const struct kvc_file *f, struct kvc_error
 struct kvc_check_options {
     size_t size;               /* of this struct */
     unsigned threads;          /* 0: one per core */
-    kvc_progress_fn *progress; /* gets bytes; cannot cancel; NULL: none */
+    kvc_progress_fn *progress; /* gets bytes; returns 0, as it cannot cancel; NULL: none */
     void *progress_state;
     kvc_check_fn *check; /* NULL: kvc_file_check() */
     void *check_state;
@@ -617,9 +621,12 @@ typedef int kvc_put_fn(void *state, uint64_t offset, const void *data, size_t n)
  * profile's. Fixed. */
 struct kvc_layer_fit {
     uint32_t layer;
+    uint32_t reserved; /* 0 */
     double ratio[2];
+    double reserved_too[2]; /* 0 */
 };
-/* What was written. Texts and layers are freed by kvc_write_report_free(). */
+/* What was written. Texts and layers are freed by kvc_write_report_free(), also before the report
+ * is filled again. */
 struct kvc_write_report {
     size_t size;    /* of this struct; set by the caller */
     uint64_t bytes; /* of the output */
@@ -776,15 +783,18 @@ KVC_API struct kvc_profile *kvc_shared_profile_open_memory(const void *data, siz
 KVC_API void kvc_shared_profile_close(struct kvc_profile *p);
 /* Returns the profile, of those in the folders where profiles stay to be had (kvc-profile(5)), with
  * which f is best packed by the recipe in `options`: of the same weights where both have a
- * fingerprint, else of the same shape and RoPE, and of a good fit to the values. NULL, which is no
- * error: there is none, or the recipe takes none. */
+ * fingerprint, else of the same shape and RoPE, and of a good fit to the values. NULL where there
+ * is none, or the recipe takes none: *e is 0 then. */
 KVC_API struct kvc_profile *kvc_shared_profile_choose(const struct kvc_file *f,
-                                                      const struct kvc_write_options *options);
+                                                      const struct kvc_write_options *options,
+                                                      struct kvc_error *e);
 /* Returns how a profile fits f, by facts and values, as packing measures it: "good", "doubtful",
  * "unknown" (neither has what could be measured), or "bad", with which packing refuses it. Of
- * `options`, which may be NULL, `dequantize` and `threads` count. */
+ * `options`, which may be NULL, `dequantize` and `threads` count. NULL with *e for a request that
+ * makes no sense. */
 KVC_API const char *kvc_shared_profile_fit(struct kvc_profile *p, const struct kvc_file *f,
-                                           const struct kvc_write_options *options);
+                                           const struct kvc_write_options *options,
+                                           struct kvc_error *e);
 /* Opens the profile of this hash, from these folders; `model`, its name, is for the message, and
  * may be NULL. */
 KVC_API struct kvc_profile *kvc_shared_profile_find(const uint8_t sha256[32], const char *model,
@@ -819,12 +829,10 @@ KVC_API int kvc_shared_profile_describe(const struct kvc_profile *p, struct kvc_
  * (kvc-profile.5). */
 struct kvc_learning;
 KVC_API struct kvc_learning *kvc_learning_new(struct kvc_error *e);
-/* Tokens of caches of different texts from which a profile is worth learning, of which one counts
- * up to KVC_LEARNING_OF_ONE; those above KVC_LEARNING_MOST improve it little, and take time in
- * proportion. */
-#define KVC_LEARNING_LEAST 8000
-#define KVC_LEARNING_MOST 32000
-#define KVC_LEARNING_OF_ONE 4000
+/* Returns from how many tokens of caches of different texts a profile is worth learning. *of_one
+ * gets up to how many of one cache count; those beyond *most, all together, improve it little, and
+ * take time in proportion. Either may be NULL. */
+KVC_API uint64_t kvc_learning_least(uint64_t *most, uint64_t *of_one);
 /* Returns `back` (below) that suits caches like f: predictors take memory, time and bytes of the
  * profile in proportion to the square of a row's values. */
 KVC_API unsigned kvc_learning_back(const struct kvc_file *f);
@@ -873,6 +881,7 @@ KVC_API int kvc_learning_describe(const struct kvc_learning *l, struct kvc_learn
 #define KVC_PREFIX_TOKENS 256 /* of a run, which has a key (kvc.5, "Prefix keys") */
 #define KVC_KEY_BYTES 32
 #define KVC_IDENTITY_BYTES 128 /* of the text of kvc_model_identity() */
+#define KVC_RECIPE_BYTES 2048  /* of a recipe with its NUL, at most, in all versions */
 
 /* Which prefix a cache holds. Pointers belong to the file. */
 struct kvc_prefix_info {
@@ -908,12 +917,13 @@ struct kvc_namespace_facts {
     size_t size;               /* of this struct; set by the caller */
     uint8_t ns[KVC_KEY_BYTES]; /* the hash of the facts */
     char identity[KVC_IDENTITY_BYTES];
-    char fidelity[2048]; /* "lossless", or the recipe that the values went through */
+    char fidelity[KVC_RECIPE_BYTES]; /* "lossless", or the recipe that the values went through */
     uint8_t tenant[KVC_KEY_BYTES];
     int has_tenant;
-    uint64_t chunk;    /* tokens of a store's object */
-    int lossless;      /* the recipe that caches are packed with loses nothing */
-    char recipe[2048]; /* its text, with the step that packing finds; "": none was given */
+    uint64_t chunk;                /* tokens of a store's object */
+    int lossless;                  /* the recipe that caches are packed with loses nothing */
+    char recipe[KVC_RECIPE_BYTES]; /* its text, with the step that packing finds; "": none was given
+                                    */
 };
 struct kvc_namespace_options {
     size_t size;                        /* of this struct */
@@ -954,7 +964,7 @@ struct kvc_format_info {
     /* an option of the tools that takes all options of reading, without "--"; NULL: none */
     const char *tool;
 };
-KVC_API int kvc_format_info(size_t i, struct kvc_format_info *info);
+KVC_API int kvc_format_describe(size_t i, struct kvc_format_info *info);
 /* Option i of reading, or of writing, a format; -1 past the last. */
 struct kvc_format_option_info {
     size_t size;       /* of this struct; set by the caller */
@@ -964,8 +974,8 @@ struct kvc_format_option_info {
     const char *tool;  /* an option of the tools that means the same; NULL: none */
     const char *what;  /* in a line */
 };
-KVC_API int kvc_format_option_info(const char *format, int writing, size_t i,
-                                   struct kvc_format_option_info *info);
+KVC_API int kvc_format_option_describe(const char *format, int writing, size_t i,
+                                       struct kvc_format_option_info *info);
 /* Checks a format "NAME:KEY=VALUE,KEY=VALUE", and those of `set` (NULL: none) that are its options.
  */
 KVC_API int kvc_format_check(const char *format, int writing, const char *const *set,

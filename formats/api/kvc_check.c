@@ -64,7 +64,7 @@ static int check_bundle(struct kvc_file *f, struct kvc_file_opening *by,
     f->cache = o->cache;
     f->name = o->input.name;
     if (f->cache && (!is_kvc || !check_container(f, how, e))) return 0;
-    return is_kvc && (e->code == KVC_ERR_DAMAGED || e->code == KVC_ERR_UNKNOWN) ? 1 : -1;
+    return is_kvc && (e->code == KVC_ERR_DAMAGED || e->code == KVC_ERR_UNKNOWN_FORMAT) ? 1 : -1;
 }
 
 /* Lists all damage of a file whose first damage is in *e. Returns 1, with f->survey unless nothing

@@ -87,7 +87,8 @@ enum kvc_group_by {
     KVC_GROUP_LAYER,    /* part, layer, role */
     KVC_GROUP_HEAD,     /* part, layer, role, head */
     KVC_GROUP_POSITION, /* part, role, position: over layers and heads */
-    KVC_GROUP_CHANNEL   /* part, layer, role, head, channel: over positions */
+    KVC_GROUP_CHANNEL,  /* part, layer, role, head, channel: over positions */
+    KVC_GROUP_FORCE = 0x7fffffff
 };
 /* The largest `worst`. */
 #define KVC_GROUPS_WORST (UINT64_C(1) << 16)

@@ -5,29 +5,34 @@
 
 #define KVC_API __attribute__((visibility("default")))
 
+/* Later versions may give numbers that a program does not know, in all enums. Their last one,
+ * KVC_..._FORCE, is never given: it has compilers, also those of C++, keep room for all. */
+
 /* What kind of error it is. */
 enum kvc_code {
     KVC_OK = 0,
-    KVC_ERR_USAGE = 10,   /* the request makes no sense */
-    KVC_ERR_MEMORY = 20,  /* out of memory */
-    KVC_ERR_IO = 21,      /* the system refused to read or write */
-    KVC_ERR_UNKNOWN = 30, /* the input is no cache that kvc knows */
+    KVC_ERR_USAGE = 10,          /* the request makes no sense */
+    KVC_ERR_MEMORY = 20,         /* out of memory */
+    KVC_ERR_IO = 21,             /* the system refused to read or write */
+    KVC_ERR_UNKNOWN_FORMAT = 30, /* the input is no cache that kvc knows */
     /* the input breaks its own format: truncated, flipped, inconsistent */
     KVC_ERR_DAMAGED = 31,
     KVC_ERR_UNSUPPORTED = 32, /* valid, but this kvc cannot do it */
     /* a part of the cache is asked for that it does not have by itself: only the whole can be had
      */
-    KVC_ERR_SLICE = 33,
-    KVC_ERR_MODEL = 40, /* the cache belongs to another model */
-    KVC_ERR_VERIFY = 50 /* encoded bytes do not decode to the same values */
+    KVC_ERR_NOT_SLICEABLE = 33,
+    KVC_ERR_OTHER_MODEL = 40, /* the cache belongs to another model */
+    KVC_ERR_VERIFY = 50,      /* encoded bytes do not decode to the same values */
+    KVC_CODE_FORCE = 0x7fffffff
 };
 
 /* How much of the caller's work is lost. */
 enum kvc_severity {
     KVC_SEVERITY_RETRY = 0, /* the same call may succeed later (memory, disk space) */
     KVC_SEVERITY_ITEM =
-        1,                /* this record, tensor or option failed; the rest of the file is usable */
-    KVC_SEVERITY_FILE = 2 /* the rest of the file is unusable */
+        1, /* this record, tensor or option failed; the rest of the file is usable */
+    KVC_SEVERITY_FILE = 2, /* the rest of the file is unusable */
+    KVC_SEVERITY_FORCE = 0x7fffffff
 };
 
 /* What the caller has to say, or to give, for the call to succeed: messages do not name the options
@@ -61,9 +66,10 @@ enum kvc_need {
     KVC_NEED_SCALES = 21, /* scales of values of 8 bits (facts scale.k, scale.v) */
     /* the file beside which this one is kept, which is no cache itself */
     KVC_NEED_MAIN_FILE = 22,
-    KVC_NEED_EXACT = 23,    /* a recipe that loses nothing: one was asked for (exact) */
-    KVC_NEED_LAYERS = 24,   /* other layers: a selection reaches none */
-    KVC_NEED_POSITIONS = 25 /* other positions, likewise */
+    KVC_NEED_EXACT = 23,     /* a recipe that loses nothing: one was asked for (exact) */
+    KVC_NEED_LAYERS = 24,    /* other layers: a selection reaches none */
+    KVC_NEED_POSITIONS = 25, /* other positions, likewise */
+    KVC_NEED_FORCE = 0x7fffffff
 };
 
 #endif

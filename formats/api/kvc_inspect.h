@@ -63,7 +63,7 @@ struct kvc_part_info {
     const char *kind; /* "live", "window", "state", "snapshot", "companion" */
     uint32_t stream, snapshot;
     uint64_t cells;
-    int64_t first, last; /* positions, where there are cells */
+    int64_t first, last; /* the positions of its first and its last cell, where there are cells */
     int ascending;       /* positions ascend in the engine's own order of cells */
 };
 /* -1 when there is no part i, or info->size is not set; likewise below. */

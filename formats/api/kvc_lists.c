@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-int kvc_format_info(size_t i, struct kvc_format_info *info) {
+int kvc_format_describe(size_t i, struct kvc_format_info *info) {
     const struct kvc_format *f = kvc_format_at(i);
     if (!f) return -1;
     const struct kvc_format_info own = {.name = f->name,
@@ -24,8 +24,8 @@ int kvc_format_info(size_t i, struct kvc_format_info *info) {
     return kvc_sized_give(info, &own, sizeof own, "kvc_format_info", NULL);
 }
 
-int kvc_format_option_info(const char *format, int writing, size_t i,
-                           struct kvc_format_option_info *info) {
+int kvc_format_option_describe(const char *format, int writing, size_t i,
+                               struct kvc_format_option_info *info) {
     const struct kvc_format *f = kvc_format_find(format);
     const struct kvc_format_option *o = !f ? NULL : writing ? f->export_options : f->import_options;
     for (size_t before = 0; o && o->key && before < i; before++) o++;

@@ -319,7 +319,7 @@ static int find_rows(const struct load *l, struct target *to, struct kvc_error *
         return 0;
     }
     kvc_tensor_label(l->cache, to->tensor, label, sizeof label);
-    return kvc_fail(e, KVC_ERR_SLICE,
+    return kvc_fail(e, KVC_ERR_NOT_SLICEABLE,
                     "%s does not have each of the positions %" PRId64 " to %" PRId64 " once", label,
                     first, first + (int64_t)n - 1);
 }

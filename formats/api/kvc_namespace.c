@@ -21,6 +21,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(KVC_RECIPE_BYTES == KVC_MAX_RECIPE_TEXT,
+               "a recipe's text fits into struct kvc_namespace_facts");
+
 /* --- writing --- */
 
 #define FIRST_LINE "kvc namespace 1\n"

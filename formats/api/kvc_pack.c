@@ -222,8 +222,9 @@ static int report_fit(struct kvc_write_report *r, struct owned *own, const struc
     if (!(own->layers = kvc_alloc(fit->n, sizeof *own->layers)))
         return kvc_fail_memory(e, "a report");
     for (uint32_t i = 0; i < fit->n; i++)
-        own->layers[i] = (struct kvc_layer_fit){fit->layer[i].layer,
-                                                {fit->layer[i].ratio[0], fit->layer[i].ratio[1]}};
+        own->layers[i] = (struct kvc_layer_fit){.layer = fit->layer[i].layer,
+                                                .ratio = {fit->layer[i].ratio[0],
+                                                          fit->layer[i].ratio[1]}};
     r->fit = kvc_fit_name(fit->verdict);
     r->fit_ratio[0] = fit->ratio[0];
     r->fit_ratio[1] = fit->ratio[1];

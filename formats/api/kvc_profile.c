@@ -20,6 +20,7 @@
 #include <string.h>
 
 enum { MOST_BACK = 7, WIDEST_PREDICTED = 512 }; /* layers before a layer; values of a row of K */
+enum { LEAST = 8000, MOST = 32000, OF_ONE = 4000 }; /* tokens to learn from */
 
 struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *e) {
     if (KVC_NULL(e, path)) return NULL;
@@ -52,21 +53,24 @@ int kvc_shared_profile_describe(const struct kvc_profile *p, struct kvc_profile_
 /* --- where profiles stay to be had --- */
 
 struct kvc_profile *kvc_shared_profile_choose(const struct kvc_file *f,
-                                              const struct kvc_write_options *options) {
+                                              const struct kvc_write_options *options,
+                                              struct kvc_error *e) {
     struct kvc_write_options o;
     struct kvc_recipe recipe;
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", NULL) || !o.recipe ||
-        kvc_recipe_parse(o.recipe, &recipe, NULL) || !kvc_recipe_profile_need(&recipe, 1))
+    if (e) *e = (struct kvc_error){.code = KVC_OK};
+    if (KVC_NULL(e, f) || kvc_sized_take(&o, sizeof o, options, "kvc_write_options", e))
         return NULL;
+    if (!o.recipe || kvc_recipe_parse(o.recipe, &recipe, e)) return NULL;
+    if (!kvc_recipe_profile_need(&recipe, 1)) return NULL;
     return kvc_profile_choose(f->cache, &recipe, o.dequantize, o.threads);
 }
 
 const char *kvc_shared_profile_fit(struct kvc_profile *p, const struct kvc_file *f,
-                                   const struct kvc_write_options *options) {
+                                   const struct kvc_write_options *options, struct kvc_error *e) {
     struct kvc_write_options o;
     struct kvc_fit fit = {.n = 0};
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", NULL))
-        return kvc_fit_name(KVC_FIT_UNKNOWN);
+    if (KVC_NULL(e, p, f) || kvc_sized_take(&o, sizeof o, options, "kvc_write_options", e))
+        return NULL;
     const enum kvc_fit_verdict verdict = kvc_profile_verdict(p, f->cache, o.dequantize, o.threads,
                                                              &fit);
     kvc_fit_free(&fit);
@@ -211,6 +215,12 @@ struct kvc_learning *kvc_learning_start(const struct kvc_learning_options *optio
 struct kvc_learning *kvc_learning_new(struct kvc_error *e) {
     const struct kvc_learning_options o = {.size = sizeof o, .back = 1};
     return kvc_learning_start(&o, e);
+}
+
+uint64_t kvc_learning_least(uint64_t *most, uint64_t *of_one) {
+    if (most) *most = MOST;
+    if (of_one) *of_one = OF_ONE;
+    return LEAST;
 }
 
 unsigned kvc_learning_back(const struct kvc_file *f) {

@@ -6,13 +6,14 @@
  *   struct kvc_store_namespace *ns = kvc_store_namespace_like(s, f, &options, e);
  *   kvc_store_put(ns, f, NULL, e);                             // packs in the background
  *   struct kvc_store_hit *hit = kvc_store_find(ns, tokens, n, NULL, e);
- *   uint64_t end = kvc_store_load(hit, &memory, NULL, e);      // into the program's memory
+ *   int64_t end = kvc_store_load(hit, &memory, NULL, e);       // into the program's memory
  *
  * Failures of a store make a prefix shorter, and are counted: finding and loading return errors
  * only for requests that make no sense. Rows that are delivered have been checked against the
  * tokens of the request, the facts of the namespace, and the checksums of the container. No call
  * exceeds its timeout. Handles may be used by several threads at once, but a hit only by one. After
- * fork() the child must not use them. */
+ * fork() the child must not use them. Files, hits and namespaces of a store are closed before it.
+ */
 #ifndef KVC_STORE_H
 #define KVC_STORE_H
 
@@ -113,8 +114,8 @@ KVC_STORE_API int kvc_store_namespace_differ(const struct kvc_store_namespace *h
                                              char *text, size_t size);
 /* Names of namespaces: 64 hex digits and a NUL. */
 typedef char kvc_store_namespace_text[65];
-/* Lists the namespaces of a store in the order of their names, which the caller frees with free().
- * -1 if a tier could not be listed: the names are those of the tiers before it. */
+/* Lists the namespaces of a store in the order of their names, which the caller frees with free(),
+ * also after -1: a tier could not be listed, and the names are those of the tiers before it. */
 KVC_STORE_API int kvc_store_namespaces(struct kvc_store *s, kvc_store_namespace_text **names,
                                        size_t *n, struct kvc_error *e);
 
@@ -144,13 +145,14 @@ struct kvc_store_hit_info {
     int late;          /* the timeout ended the search */
     const char *tiers; /* "dir 1024, redis 512": tokens by tier */
 };
-KVC_STORE_API int kvc_store_hit_info(const struct kvc_store_hit *hit,
-                                     struct kvc_store_hit_info *info);
-/* Room for the name of an object, which consists of hex digits, '-', '.' and a word. */
+KVC_STORE_API int kvc_store_hit_describe(const struct kvc_store_hit *hit,
+                                         struct kvc_store_hit_info *info);
+/* Room that is enough for the name of an object, which consists of hex digits, '-', '.' and a word.
+ */
 #define KVC_STORE_OBJECT_NAME 96
-/* Names the first chunk that was looked for and not found. Returns 0 if all were found. */
-KVC_STORE_API int kvc_store_hit_next(const struct kvc_store_hit *hit,
-                                     char name[KVC_STORE_OBJECT_NAME]);
+/* Names the first chunk that was looked for and not found. Returns 0 if all were found, or `size`
+ * is too small. */
+KVC_STORE_API int kvc_store_hit_next(const struct kvc_store_hit *hit, char *name, size_t size);
 
 struct kvc_store_load_options {
     size_t size;         /* of this struct */
@@ -172,17 +174,19 @@ KVC_STORE_API struct kvc_file *kvc_store_get(struct kvc_store_hit *hit,
                                              struct kvc_error *e);
 /* Decodes what was found into memory (kvc.h), whose tokens are those from its first_position on.
  * Returns the position up to which everything from first_position on is there: first_position
- * itself if nothing is. What lies after it in memory is rubbish. */
-KVC_STORE_API uint64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m,
-                                      const struct kvc_store_load_options *options,
-                                      struct kvc_error *e);
+ * itself if nothing is. What lies after it in memory is rubbish. -1 for a request that makes no
+ * sense. */
+KVC_STORE_API int64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m,
+                                     const struct kvc_store_load_options *options,
+                                     struct kvc_error *e);
 /* Gets the bytes of a checked chunk, a .kvc, for programs that decode by other means (kvc_cuda.h).
  * Returns 0, or another number to stop. They are the store's, until the call ends. */
 typedef int kvc_store_chunk_fn(void *state, uint64_t first, uint64_t tokens, const void *data,
                                size_t size);
-KVC_STORE_API uint64_t kvc_store_chunks(struct kvc_store_hit *hit,
-                                        const struct kvc_store_load_options *options,
-                                        kvc_store_chunk_fn *take, void *state, struct kvc_error *e);
+/* Reads the chunks of what was found, in order. Returns their tokens, or -1 as above. */
+KVC_STORE_API int64_t kvc_store_chunks(struct kvc_store_hit *hit,
+                                       const struct kvc_store_load_options *options,
+                                       kvc_store_chunk_fn *take, void *state, struct kvc_error *e);
 
 /* Finds and reads the longest cache that n tokens begin with, of those that cannot be cut into
  * chunks because layers keep a window or a state. It is one object; of several that share all whole
@@ -343,7 +347,8 @@ KVC_STORE_API int kvc_store_drop_tokens(struct kvc_store_namespace *ns, const in
                                         uint64_t n, const struct kvc_store_drop_options *options,
                                         struct kvc_store_dropped *dropped, struct kvc_error *e);
 /* Counters: "json" or "prometheus" text into a caller's buffer. Returns the bytes that the text
- * takes with its NUL, which may be more than `size`. */
+ * takes with its NUL, which may be more than `size`; 0 for a form that this library does not know.
+ */
 KVC_STORE_API size_t kvc_store_stats(const struct kvc_store *s, const char *form, char *text,
                                      size_t size);
 /* Returns a counter by its name in them; 0 if there is none. */
@@ -355,8 +360,8 @@ struct kvc_store_counter_info {
     uint64_t value;
 };
 /* Counter i of all tiers; -1 past the last, or when info->size is not set. */
-KVC_STORE_API int kvc_store_counter_info(const struct kvc_store *s, size_t i,
-                                         struct kvc_store_counter_info *info);
+KVC_STORE_API int kvc_store_counter_describe(const struct kvc_store *s, size_t i,
+                                             struct kvc_store_counter_info *info);
 
 /* --- tiers --- */
 
@@ -399,7 +404,8 @@ KVC_STORE_API int kvc_store_walk_tier(struct kvc_store *s, unsigned tier,
 enum kvc_store_object_state {
     KVC_STORE_STORED = 1,
     KVC_STORE_REMEMBERED = 2, /* it was evicted or refused */
-    KVC_STORE_PUT_ASIDE = 3   /* it was damaged */
+    KVC_STORE_PUT_ASIDE = 3,  /* it was damaged */
+    KVC_STORE_OBJECT_FORCE = 0x7fffffff
 };
 /* What a directory knows of an object. Times are seconds since 1970. */
 struct kvc_store_object_info {
@@ -456,7 +462,8 @@ struct kvc_store_verify_options {
      * aside. NULL: it is counted only. */
     void (*bad)(void *state, const struct kvc_error *why);
     void *bad_state;
-    /* Gets bytes of all tiers, which are listed for it first; cannot cancel. NULL: none. */
+    /* Gets bytes of all tiers, which are listed for it first; returns 0, as it cannot cancel.
+     * NULL: none. */
     kvc_progress_fn *progress;
     void *progress_state;
 };
@@ -476,7 +483,7 @@ KVC_STORE_API int kvc_store_verify(struct kvc_store *s,
 struct kvc_store_move_options {
     size_t size;                          /* of this struct */
     const struct kvc_store_namespace *ns; /* of this namespace only; NULL: of all */
-    /* Gets bytes, which are listed for it first; cannot cancel. NULL: none. */
+    /* Gets bytes, which are listed for it first; returns 0, as it cannot cancel. NULL: none. */
     kvc_progress_fn *progress;
     void *progress_state;
 };
@@ -516,15 +523,13 @@ KVC_STORE_API int kvc_store_read_size(const char *name, const char *text, uint64
 
 /* --- keys, for routers and indexers --- */
 
-#define KVC_STORE_KEY 32
 /* Writes the n / block hashes of vLLM's prefix caching with sha256_cbor
  * (vllm/v1/core/kv_cache_utils.py, hash_block_tokens) without extra keys into `size` bytes,
- * KVC_STORE_KEY for each. LMCache's are the same, with its chunk as block
- * (lmcache/v1/token_database.py). `root` is vLLM's NONE_HASH, of KVC_STORE_KEY bytes; NULL: the one
- * without PYTHONHASHSEED, since vLLM 0.30. */
-KVC_STORE_API int kvc_hash_vllm_cbor(const uint8_t *root, const int32_t *tokens, uint64_t n,
-                                     uint64_t block, uint8_t *hashes, size_t size,
-                                     struct kvc_error *e);
+ * KVC_KEY_BYTES for each. LMCache's are the same, with its chunk as block
+ * (lmcache/v1/token_database.py). `root` is vLLM's NONE_HASH, of KVC_KEY_BYTES. */
+KVC_STORE_API int kvc_store_vllm_hashes(const uint8_t *root, const int32_t *tokens, uint64_t n,
+                                        uint64_t block, uint8_t *hashes, size_t size,
+                                        struct kvc_error *e);
 
 #ifdef __cplusplus
 }

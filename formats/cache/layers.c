@@ -41,7 +41,7 @@ int kvc_layers_ambiguous(const struct kvc_cache *c) {
 
 int kvc_layers_need_numbers(const struct kvc_cache *c, struct kvc_error *e) {
     if (!kvc_layers_ambiguous(c)) return 0;
-    return kvc_fail_need(e, KVC_ERR_MODEL, KVC_NEED_MODEL,
+    return kvc_fail_need(e, KVC_ERR_OTHER_MODEL, KVC_NEED_MODEL,
                          "llama.cpp numbers the layers of each of its two caches from 0, and "
                          "nothing tells which layers of the "
                          "model they are");

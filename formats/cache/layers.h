@@ -25,8 +25,8 @@ void kvc_pattern_repeat(struct kvc_layer_pattern *p, uint32_t layers, uint32_t p
  * and with a window in two caches, and both count from 0. */
 int kvc_layers_ambiguous(const struct kvc_cache *c);
 
-/* Fails with KVC_ERR_MODEL if kvc_layers_ambiguous(), and says what would help. For code that finds
- * layers by number. */
+/* Fails with KVC_ERR_OTHER_MODEL if kvc_layers_ambiguous(), and says what would help. For code that
+ * finds layers by number. */
 int kvc_layers_need_numbers(const struct kvc_cache *c, struct kvc_error *e);
 
 /* Gives the layers of a cache the numbers, kinds and windows of the pattern, and notes in the

@@ -141,10 +141,10 @@ static int add_like(struct kvc_cache *view, struct like *x, uint32_t t, uint32_t
     const uint32_t own = find_like(x->c, x->from, t);
     char label[64];
     kvc_tensor_label(x->from, t, label, sizeof label);
-    if (own == KVC_NONE) return kvc_fail(e, KVC_ERR_MODEL, "the cache has no %s", label);
+    if (own == KVC_NONE) return kvc_fail(e, KVC_ERR_OTHER_MODEL, "the cache has no %s", label);
     struct kvc_shape shape = x->c->tensor[own].shape;
     if (shape.heads * shape.dim != like->shape.heads * like->shape.dim)
-        return kvc_fail(e, KVC_ERR_MODEL, "%s is of another size", label);
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL, "%s is of another size", label);
     if (shape.dtype != like->shape.dtype &&
         !(kvc_is_float(shape.dtype) && kvc_is_float(like->shape.dtype)))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is %s and not %s", label,
@@ -163,8 +163,9 @@ static int add_like(struct kvc_cache *view, struct like *x, uint32_t t, uint32_t
 static int fill_like(struct kvc_cache *view, struct like *x, uint32_t *layer, struct kvc_error *e) {
     const struct kvc_cache *c = x->c, *from = x->from;
     if (count_tensors(c) != count_tensors(from))
-        return kvc_fail(e, KVC_ERR_MODEL, "the cache has %" PRIu32 " tensors and not %" PRIu32,
-                        count_tensors(c), count_tensors(from));
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL,
+                        "the cache has %" PRIu32 " tensors and not %" PRIu32, count_tensors(c),
+                        count_tensors(from));
     if (kvc_meta_copy(&view->meta, &c->meta, e)) return -1;
     if (c->tokens && kvc_cache_set_tokens(view, c->tokens, c->n_tokens, e)) return -1;
     for (uint32_t p = 0; p < c->n_parts && c->part[p].kind != KVC_PART_COMPANION; p++) {

@@ -261,7 +261,7 @@ static int check_complete(const struct kvc_cells *cells, uint64_t first_row, uin
         due = pos + 1;
     }
     if (due >= end) return 0;
-    return kvc_fail(e, KVC_ERR_SLICE,
+    return kvc_fail(e, KVC_ERR_NOT_SLICEABLE,
                     "the sliding-window layers no longer hold position %" PRId64
                     ": a token range of this cache cannot be taken out",
                     due);
@@ -283,7 +283,7 @@ static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s,
         k->end[i] = kvc_cells_row_from(&part->cells, end);
         if (part->kind == KVC_PART_STATE)
             return kvc_fail(
-                e, KVC_ERR_SLICE,
+                e, KVC_ERR_NOT_SLICEABLE,
                 "recurrent states stand for all tokens so far: a token range cannot be taken out");
         if (part->kind == KVC_PART_WINDOW &&
             check_complete(&part->cells, k->first[i], k->end[i], first, end, e))

@@ -55,7 +55,7 @@ static int check_alike(const struct kvc_cache *from, const struct kvc_cache *c, 
         }
     }
     kvc_tensor_label(c, tensor, label, sizeof label);
-    return kvc_fail(e, KVC_ERR_MODEL, "it has no %s of this size", label);
+    return kvc_fail(e, KVC_ERR_OTHER_MODEL, "it has no %s of this size", label);
 }
 
 struct comparison {
@@ -132,7 +132,8 @@ int kvc_base_compare(struct kvc_base **base, const struct kvc_cache *from,
     for (uint32_t p = 0; p < c->n_parts && p < from->n_parts && !status; p++)
         most[p] = b->rows[p] = same_positions(&c->part[p], &from->part[p], &b->skip[p]);
     if (!status && kvc_base_tensors(from) != kvc_base_tensors(c))
-        status = kvc_fail(e, KVC_ERR_MODEL, "it has %" PRIu32 " tensors, and the cache %" PRIu32,
+        status = kvc_fail(e, KVC_ERR_OTHER_MODEL,
+                          "it has %" PRIu32 " tensors, and the cache %" PRIu32,
                           kvc_base_tensors(from), kvc_base_tensors(c));
     for (uint32_t t = 0; t < kvc_base_tensors(c) && !status; t++)
         status = check_alike(from, c, t, e);

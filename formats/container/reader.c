@@ -415,7 +415,8 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
         free(k);
         return NULL;
     }
-    kvc_fail(&k->no_profile, KVC_ERR_MODEL, "packed with a profile, which was not looked for");
+    kvc_fail(&k->no_profile, KVC_ERR_OTHER_MODEL,
+             "packed with a profile, which was not looked for");
     pthread_mutex_init(&k->literal_lock, NULL); /* cannot fail */
     k->in = in;
     k->size = in->size;

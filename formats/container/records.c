@@ -262,7 +262,7 @@ int kvc_records_header(const struct kvc_input *in, struct kvc_error *e) {
     uint8_t p[KVC_HEADER_SIZE];
     if (kvc_input_copy(in, 0, p, in->size < sizeof p ? in->size : sizeof p, e)) return -1;
     if (in->size < 8 || memcmp(p, KVC_MAGIC, 8) != 0)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "not a .kvc file");
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "not a .kvc file");
     if (in->size < KVC_HEADER_SIZE + KVC_FOOTER_SIZE)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "truncated: %" PRIu64 " bytes hold no header and footer", in->size);

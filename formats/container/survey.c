@@ -174,7 +174,8 @@ static int take_record(void *state, uint64_t i, void *result, struct kvc_error *
     int status = 0;
     if (why && r->type == KVC_RECORD_SOURCE) x->s->no_source = 1;
     /* a missing profile or missing weights are no damage, unless the profile's name is lost */
-    if (why && why->code != KVC_ERR_DAMAGED && why->code != KVC_ERR_UNKNOWN && !x->s->no_meta) {
+    if (why && why->code != KVC_ERR_DAMAGED && why->code != KVC_ERR_UNKNOWN_FORMAT &&
+        !x->s->no_meta) {
         if (x->s->trouble.code == KVC_OK) x->s->trouble = *why;
     } else if (why) {
         status = kvc_survey_record(x->s, x->c, i, why, e);

@@ -295,7 +295,7 @@ static int add_small(struct kvc_batch *b, const struct kvc_batch_block *x, struc
         if (rows && (position[0] < 0 || position[rows - 1] >= KVC_ROPE_POSITIONS))
             return kvc_fail(e, KVC_ERR_DAMAGED, "a position is below 0 or from 2^32 on");
         if (!turn->angle)
-            return kvc_fail(e, KVC_ERR_MODEL,
+            return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                             "the profile has not the angles of the tensor's RoPE");
         if (kvc_turn_lower(&op.small.turn, turn->angle, turn->half, turn->pairing, position,
                            (size_t)rows, &b->program, e))

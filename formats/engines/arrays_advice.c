@@ -94,11 +94,11 @@ static int fail_pairs(const struct pair *pair, size_t n, struct kvc_error *e) {
     kvc_name_show(pair[0].keys, shown[0], sizeof shown[0]);
     kvc_name_show(pair[0].values, shown[1], sizeof shown[1]);
     if (n == 1)
-        return kvc_fail(e, KVC_ERR_UNKNOWN,
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                         "no array has a name by which kvc knows K or V; --map='keys=%s' "
                         "--map='values=%s' names them",
                         shown[0], shown[1]);
-    return kvc_fail(e, KVC_ERR_UNKNOWN,
+    return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                     "the file holds several caches; --map='keys=%s' --map='values=%s' takes one of "
                     "them; keys of others are %s%s",
                     shown[0], shown[1], others, n > MOST_PAIRS ? ", ..." : "");
@@ -164,11 +164,11 @@ static int fail_stacked(const struct kvc_array *array, size_t n, const struct kv
     kvc_array_describe(a, what, sizeof what);
     kvc_name_show(a->name, shown[0], sizeof shown[0]);
     if (!pair)
-        return kvc_fail(e, KVC_ERR_UNKNOWN,
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                         "%s holds all layers; --map='kv=%s' --map=axes=%s reads it, " LETTERS, what,
                         shown[0], axes, "c K and V, ");
     return kvc_fail(
-        e, KVC_ERR_UNKNOWN,
+        e, KVC_ERR_UNKNOWN_FORMAT,
         "%s holds all layers; --map='keys=%s' --map='values=%s' --map=axes=%s reads it, " LETTERS,
         what, shown[0], kvc_name_show(other, shown[1], sizeof shown[1]), axes, "");
 }
@@ -178,8 +178,8 @@ static int fail_names(const struct kvc_array *array, size_t n, struct kvc_error 
     for (size_t i = 0; i < n && i < 4; i++)
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s'%s'", i ? ", " : "",
                  kvc_name_show(array[i].name, name, sizeof name));
-    if (!n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no arrays in it, so no KV cache");
-    return kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_NAMES,
+    if (!n) return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "there are no arrays in it, so no KV cache");
+    return kvc_fail_need(e, KVC_ERR_UNKNOWN_FORMAT, KVC_NEED_NAMES,
                          "no array is named as K or V of a KV cache; found %s%s", list,
                          n > 4 ? ", ..." : "");
 }
@@ -190,26 +190,26 @@ int kvc_names_unknown(const struct kvc_array *array, size_t n, int mapped, struc
     char name[64];
     if (mapped)
         return kvc_fail(
-            e, KVC_ERR_UNKNOWN,
+            e, KVC_ERR_UNKNOWN_FORMAT,
             "no array has a name of the patterns that are given (map); the first of %zu is '%s'", n,
             n ? kvc_name_show(array->name, name, sizeof name) : "");
     if (are_weights(array, n))
-        return kvc_fail(e, KVC_ERR_UNKNOWN,
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                         "the arrays are weights of a model or an adapter ('%s'), not a cache",
                         kvc_name_show(array->name, name, sizeof name));
     if (pairs) return fail_pairs(pair, pairs, e);
     for (size_t i = 0; i < n && i < MOST_LOOKS; i++)
         if (is_stacked(&array[i]) && fail_stacked(array, n, &array[i], e) < 0) return -1;
     if (n == 1 && strcmp(array->name, "tensor") == 0)
-        return kvc_fail(e, KVC_ERR_UNKNOWN,
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                         "the file is one tensor without a name; save a dict: {'layers.0.keys': k, "
                         "'layers.0.values': v}");
     if (are_numbered(array, n, "arr_"))
-        return kvc_fail(e, KVC_ERR_UNKNOWN,
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                         "the arrays have no names but 'arr_0' and so on, of numpy.savez(file, a, "
                         "b); give names: numpy.savez(file, **{f'layers.{i}.keys': k[i], ...})");
     if (are_numbered(array, n, ""))
-        return kvc_fail(e, KVC_ERR_UNKNOWN,
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                         "the file is a list of tensors, which does not say whether they are K or "
                         "V; give the folder, or a tar archive, of it and of the other list, with "
                         "the names keys and values: keys.pt, values.pt");

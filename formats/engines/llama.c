@@ -122,7 +122,7 @@ static int fail_unread(const struct head *h, const struct best *best, struct kvc
     unsigned n = 0;
     for (size_t i = 0; i < GENERATIONS; i++) n += announces(h, &generations[i]) != 0;
     if (h->kind == SEQUENCE_STATE && !best->tensors)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "not a llama.cpp state file");
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "not a llama.cpp state file");
     if (h->version) snprintf(version, sizeof version, " %" PRIu32, h->version);
     if (best->tensors) snprintf(fit, sizeof fit, ": %" PRIu64 " tensors fit, then", best->tensors);
     snprintf(text, sizeof text, "read as %s%s%s%s%s", names[h->kind], version,

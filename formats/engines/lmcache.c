@@ -128,7 +128,8 @@ static int lmcache_read_file(struct kvc_lmcache_file *f, const struct kvc_bundle
                                       kvc_import_dtype(key.dtype), o, e);
     const int beside = kvc_lmcache_of_disk(&f->chunk, b, f->member, f->in->size, o, e);
     if (beside <= 0) return beside;
-    if (have < HEADER) return kvc_fail(e, KVC_ERR_UNKNOWN, "too short for a header of 28 bytes");
+    if (have < HEADER)
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "too short for a header of 28 bytes");
     if (kvc_input_copy(f->in, 0, head, have, e)) return -1;
     const unsigned groups = groups_of(head, have, f->in->size);
     if (groups)
@@ -200,7 +201,7 @@ static int read_files(struct kvc_lmcache_file *file, size_t *n, const struct kvc
         ++*n;
     }
     return *n ? check_layers(file, *n, b, e)
-              : kvc_fail(e, KVC_ERR_UNKNOWN, "no file is named *.data");
+              : kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "no file is named *.data");
 }
 
 static struct kvc_cache *lmcache_import(const struct kvc_bundle *b,

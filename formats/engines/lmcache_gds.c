@@ -185,7 +185,7 @@ static int lmcache_gds_read_file(struct kvc_lmcache_file *f, const struct kvc_bu
         json_decref(root);
         if (status) return -1;
     }
-    return f->in ? check_metadata(b, f, e) : kvc_fail(e, KVC_ERR_UNKNOWN, "%s", why);
+    return f->in ? check_metadata(b, f, e) : kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "%s", why);
 }
 
 static struct kvc_cache *lmcache_gds_import(const struct kvc_bundle *b,

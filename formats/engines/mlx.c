@@ -361,11 +361,12 @@ static struct kvc_cache *mlx_import(const struct kvc_bundle *b, const struct kvc
     if (caches > 1)
         kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_EACH,
                       "%zu prompt caches of mlx-lm, each a cache of its own", caches);
-    else if (!caches) kvc_fail(e, KVC_ERR_UNKNOWN, "no prompt cache of mlx-lm among the files");
+    else if (!caches)
+        kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "no prompt cache of mlx-lm among the files");
     if (caches != 1 || !(r.in = kvc_bundle_open(b, r.member, e))) return NULL;
     if (kvc_safetensors_read_input(&r.header, r.in, KVC_SAFETENSORS_COVERED, e)) return NULL;
     if ((r.layout = layout_of(&r.header)) == LAYOUT_NONE)
-        kvc_fail(e, KVC_ERR_UNKNOWN,
+        kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                  "no prompt cache of mlx-lm: the metadata name no class of a cache");
     else if (!read_arrays(&r, e) && (c = kvc_import_begin(e)))
         c = kvc_import_end(c, mlx_build(c, &r, o, e));

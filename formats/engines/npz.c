@@ -78,7 +78,7 @@ static int read_members(struct kvc_zip_members *z, const struct kvc_input *in,
     if (read || !z->n) return 0;
     if (!arrays)
         kvc_fail(
-            e, KVC_ERR_UNKNOWN,
+            e, KVC_ERR_UNKNOWN_FORMAT,
             "a zip of files that are no arrays (%s); unpack it, and give the files or their folder",
             kvc_name_show(z->member[0].name, shown, sizeof shown));
     kvc_zip_free(z);

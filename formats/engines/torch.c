@@ -360,7 +360,7 @@ static int find_folder(struct reader *r, size_t *pickle, struct kvc_error *e) {
                    ? 0
                    : kvc_fail_memory(e, "a name");
     }
-    return kvc_fail(e, KVC_ERR_UNKNOWN,
+    return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                     "no file of torch.save(): the zip has no member NAME/data.pkl");
 }
 
@@ -505,7 +505,7 @@ static int read_files(struct kvc_array_list *list, struct kvc_zip_set *zips,
         if (torch_read_file(list, &zips->zip[i], i, in, e)) return kvc_member_failed(b, i, e);
         n++;
     }
-    return n ? 0 : kvc_fail(e, KVC_ERR_UNKNOWN, "no file is named *.pt or *.pth");
+    return n ? 0 : kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "no file is named *.pt or *.pth");
 }
 
 static struct kvc_cache *torch_import(const struct kvc_bundle *b,

@@ -395,7 +395,7 @@ static int read_headers(struct folder *f, struct kvc_error *e) {
         return kvc_fail_memory(e, "arrays");
     for (size_t i = 0; i < f->b->n; i++)
         if (read_member(f, i, e)) return -1;
-    return f->n ? 0 : kvc_fail(e, KVC_ERR_UNKNOWN, "no file is named *.safetensors");
+    return f->n ? 0 : kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "no file is named *.safetensors");
 }
 
 static int vllm_build(struct kvc_cache *c, struct folder *f, const struct kvc_import_options *o,

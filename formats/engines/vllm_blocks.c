@@ -172,7 +172,7 @@ static int vllm_blocks_take_shape(struct blocks *k, const struct kvc_import_opti
 static int read_config(struct blocks *k, const struct kvc_import_options *o, struct kvc_error *e) {
     char shown[64];
     if (!(k->root = find_config(k->b, &k->config)))
-        return kvc_fail(e, KVC_ERR_UNKNOWN,
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                         "there is no config.json with kv_cache_groups: a cache is that file and "
                         "the .bin files");
     if (take_worker(k, o->value[WORKER].text, e) ||
@@ -232,7 +232,7 @@ static int find_files(struct blocks *k, const struct kvc_option_value *v, struct
     if (k->n) return 0;
     for (size_t i = 0; i < k->b->n; i++)
         if (kvc_name_ends_in(k->b->member[i].name, ".bin")) k->member[k->n++] = i;
-    if (!k->n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no .bin files");
+    if (!k->n) return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "there are no .bin files");
     if (k->n > 1 && !v[IN_ORDER].count)
         return kvc_fail(
             e, KVC_ERR_UNSUPPORTED,

@@ -66,15 +66,15 @@ static void refuse_members(const struct kvc_bundle *b, const char *reasons, stru
     const size_t containers = count_containers(b);
     const enum kvc_need need = b->folder ? KVC_NEED_EACH : KVC_NEED_NOTHING;
     if (!containers)
-        kvc_fail_need(e, KVC_ERR_UNKNOWN, need, "not a cache of several files that kvc knows%s",
-                      reasons);
+        kvc_fail_need(e, KVC_ERR_UNKNOWN_FORMAT, need,
+                      "not a cache of several files that kvc knows%s", reasons);
     else
-        kvc_fail_need(e, KVC_ERR_UNKNOWN, need,
+        kvc_fail_need(e, KVC_ERR_UNKNOWN_FORMAT, need,
                       "no cache of several files: it has .kvc files (%zu)", containers);
 }
 
 static void fail_foreign(int foreign, const char *why, struct kvc_error *e) {
-    kvc_fail_need(e, KVC_ERR_UNKNOWN,
+    kvc_fail_need(e, KVC_ERR_UNKNOWN_FORMAT,
                   foreign == KVC_FOREIGN_BESIDE ? KVC_NEED_MAIN_FILE : KVC_NEED_NOTHING,
                   "kvc does not read this: %s", why);
 }
@@ -96,7 +96,7 @@ static void formats_refuse(const struct kvc_bundle *b, const char *reasons, stru
     for (size_t i = 0; i < N; i++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
                  table[i]->name);
-    kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_INPUT,
+    kvc_fail_need(e, KVC_ERR_UNKNOWN_FORMAT, KVC_NEED_INPUT,
                   "not a cache file that kvc recognises: it begins with %s%s; formats: %s", begin,
                   reasons, names);
 }
@@ -130,7 +130,7 @@ static const struct kvc_format *formats_choose(const struct kvc_bundle *b,
         return NULL;
     }
     if (in && !in->size) {
-        kvc_fail(e, KVC_ERR_UNKNOWN, "is empty");
+        kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "is empty");
         return NULL;
     }
     const int foreign = in ? kvc_foreign(in, why, sizeof why) : 0;

@@ -64,14 +64,14 @@ static int is_other(const char *path, enum given wanted, struct kvc_error *e) {
                                            [CACHE] = KVC_NEED_AS_INPUT};
     const struct kind k = find_kind(path);
     if (!k.is || k.is == wanted) return 0;
-    kvc_fail_need(e, KVC_ERR_UNKNOWN, serves[k.is], "%s: is %s, not %s", path, k.text,
+    kvc_fail_need(e, KVC_ERR_UNKNOWN_FORMAT, serves[k.is], "%s: is %s, not %s", path, k.text,
                   wanted == PROFILE ? "a profile" : "a model's weights");
     return 1;
 }
 
 static int no_attention(const char *path, struct kvc_error *e) {
     if (is_other(path, WEIGHTS, e)) return -1;
-    return kvc_fail(e, KVC_ERR_UNKNOWN,
+    return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                     "%s: is not a model's weights: it has no matrix of attention", path);
 }
 

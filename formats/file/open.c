@@ -23,12 +23,12 @@ static int check_rows(const struct kvc_model *m, const struct kvc_cache *c, stru
         char label[64];
         kvc_tensor_label(c, i, label, sizeof label);
         if (due && have != due)
-            return kvc_fail(e, KVC_ERR_MODEL,
+            return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                             "another model: %s has rows of %" PRIu64
                             " values, the weights make %" PRIu64,
                             label, have, due);
         if (m->layers && c->layer[t->layer].index >= m->layers)
-            return kvc_fail(e, KVC_ERR_MODEL,
+            return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                             "another model: %s, but the weights have %" PRIu64 " layers", label,
                             m->layers);
     }

@@ -62,7 +62,8 @@ static int read_list(const struct kvc_input *in, struct kvc_token_ids *ids, stru
         const uint64_t start = at;
         if (is_separator((char)in->data[at])) at++;
         else if (take_id(in, &at, &ids->id[ids->n++]))
-            return kvc_fail_at(e, KVC_ERR_UNKNOWN, start, "%s: not a token id; " RANGE, in->name);
+            return kvc_fail_at(e, KVC_ERR_UNKNOWN_FORMAT, start, "%s: not a token id; " RANGE,
+                               in->name);
     }
     return 0;
 }
@@ -77,7 +78,7 @@ static int is_raw(const struct kvc_input *in) {
 
 static int read_raw(const struct kvc_input *in, struct kvc_token_ids *ids, struct kvc_error *e) {
     if (in->size % 4)
-        return kvc_fail(e, KVC_ERR_UNKNOWN,
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                         "%s: has %" PRIu64 " bytes, which are no token ids of 32 bits", in->name,
                         in->size);
     if (make_room(ids, in->size / 4, e)) return -1;
@@ -100,7 +101,7 @@ static const json_t *find_ids(const struct kvc_input *in, const json_t *root, st
     }
     if (json_is_array(x) && json_is_array(json_array_get(x, 0))) {
         if (json_array_size(x) > 1) {
-            kvc_fail(e, KVC_ERR_UNKNOWN,
+            kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                      "%s: holds %zu rows of token ids, and one prompt is wanted", in->name,
                      json_array_size(x));
             return NULL;
@@ -109,7 +110,7 @@ static const json_t *find_ids(const struct kvc_input *in, const json_t *root, st
     }
     if (json_is_array(x)) return x;
     kvc_fail(
-        e, KVC_ERR_UNKNOWN,
+        e, KVC_ERR_UNKNOWN_FORMAT,
         "%s: is JSON without token ids: an array of them is wanted, or an object with 'tokens', "
         "'input_ids' or 'prompt_token_ids'",
         in->name);
@@ -120,7 +121,7 @@ static int read_json(const struct kvc_input *in, struct kvc_token_ids *ids, stru
     json_error_t why;
     json_t *root = kvc_json_load(in->data, (size_t)in->size, 0, &why);
     if (!root)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: is no valid JSON: line %d, column %d: %s",
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "%s: is no valid JSON: line %d, column %d: %s",
                         in->name, why.line, why.column, why.text);
     const json_t *list = find_ids(in, root, e);
     int status = list ? make_room(ids, json_array_size(list), e) : -1;
@@ -131,7 +132,7 @@ static int read_json(const struct kvc_input *in, struct kvc_token_ids *ids, stru
         const json_int_t id = json_integer_value(x);
         if (!json_is_integer(x) || id < 0 || id > (json_int_t)UINT32_MAX)
             status =
-                kvc_fail(e, KVC_ERR_UNKNOWN,
+                kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                          "%s: element %zu of the tokens, counted from 0, is no token id; " RANGE,
                          in->name, i);
         ids->id[ids->n++] = (int32_t)(uint32_t)id;
@@ -146,8 +147,8 @@ static int read_cache(const struct kvc_input *in, const struct kvc_import_option
                       struct kvc_token_ids *ids, struct kvc_error *e) {
     const struct kvc_format *format;
     struct kvc_cache *c = kvc_import_file(in, import, &format, e);
-    if (!c && e->code == KVC_ERR_UNKNOWN)
-        return kvc_fail(e, KVC_ERR_UNKNOWN,
+    if (!c && e->code == KVC_ERR_UNKNOWN_FORMAT)
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                         "%s: neither a list of token ids nor a cache file that kvc knows; a list "
                         "is text in UTF-8, numbers or "
                         "JSON, or in a file named *tokens.bin 32-bit numbers",
@@ -166,7 +167,7 @@ static int read_any(const struct kvc_input *in, const struct kvc_import_options 
     static const char utf16[2][3] = {"\xff\xfe", "\xfe\xff"};
     for (int i = 0; i < 2; i++)
         if (in->size >= 2 && memcmp(in->data, utf16[i], 2) == 0)
-            return kvc_fail(e, KVC_ERR_UNKNOWN,
+            return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
                             "%s: is text in UTF-16; save it in UTF-8 (iconv -f UTF-16 -t UTF-8)",
                             in->name);
     if (is_raw(in)) return read_raw(in, ids, e);
@@ -185,7 +186,7 @@ int kvc_token_ids_find(struct kvc_token_ids *ids, const char *path,
     if (has_bom) kvc_input_memory(&text, in.name, in.data + 3, (size_t)in.size - 3);
     int status = read_any(has_bom ? &text : &in, import, ids, e);
     if (!status && !ids->n)
-        status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds no token ids", in.name);
+        status = kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "%s: holds no token ids", in.name);
     kvc_input_close(&in);
     return status;
 }

@@ -134,7 +134,7 @@ static int has_files(const char *path, struct kvc_error *e) {
     }
     closedir(d);
     if (found) return 0;
-    return kvc_fail_need(e, KVC_ERR_UNKNOWN, folders ? KVC_NEED_EACH : KVC_NEED_NOTHING,
+    return kvc_fail_need(e, KVC_ERR_UNKNOWN_FORMAT, folders ? KVC_NEED_EACH : KVC_NEED_NOTHING,
                          "is a folder without files");
 }
 
@@ -147,7 +147,7 @@ int kvc_bundle_folder(struct kvc_bundle *b, const char *path, int deep,
     b->name = b->folder;
     if (!status && !deep) status = has_files(path, e);
     if (!status) status = list_folder(b, "", 0, e);
-    if (!status && !b->n) status = kvc_fail(e, KVC_ERR_UNKNOWN, "is a folder without files");
+    if (!status && !b->n) status = kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "is a folder without files");
     if (!status) qsort(b->member, b->n, sizeof *b->member, bundle_by_name);
     if (status) {
         kvc_error_prefix(e, path);
@@ -235,7 +235,7 @@ static int read_members(struct kvc_bundle *b, struct archive *a, int fd, struct 
     }
     if (r != ARCHIVE_EOF)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the archive is damaged or cut short");
-    if (!b->n) return kvc_fail(e, KVC_ERR_UNKNOWN, "the archive holds no files");
+    if (!b->n) return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "the archive holds no files");
     return check_names(b, e);
 }
 

@@ -249,14 +249,15 @@ static int parse(struct kvc_safetensors *s, const uint8_t *head, uint64_t n, str
 int kvc_safetensors_read(struct kvc_safetensors *s, const uint8_t *head, uint64_t file_size,
                          unsigned strictness, struct kvc_error *e) {
     memset(s, 0, sizeof *s);
-    if (file_size < 9) return kvc_fail(e, KVC_ERR_UNKNOWN, "too short for a safetensors header");
+    if (file_size < 9)
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "too short for a safetensors header");
     const uint64_t n = get_u64(head);
     if (n > KVC_SAFETENSORS_HEADER)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "header length %" PRIu64 ": safetensors allows at most %" PRIu64 " bytes",
                         n, KVC_SAFETENSORS_HEADER);
     if (head[8] != '{')
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "no JSON object follows the header length");
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "no JSON object follows the header length");
     if (n > file_size - 8)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "header length %" PRIu64 " reaches beyond the end of the file (%" PRIu64

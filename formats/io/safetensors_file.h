@@ -71,8 +71,8 @@ uint64_t kvc_safetensors_begins(const uint8_t *head, uint64_t have, char *why, s
 
 /* Reads the header of a file of `file_size` bytes. At least as many bytes as
  * kvc_safetensors_begins() returns are at `head`, or all of the file if it has fewer.
- * KVC_ERR_UNKNOWN: it does not begin as safetensors do; KVC_ERR_DAMAGED: it breaks the format. On
- * failure *s is empty. */
+ * KVC_ERR_UNKNOWN_FORMAT: it does not begin as safetensors do; KVC_ERR_DAMAGED: it breaks the
+ * format. On failure *s is empty. */
 int kvc_safetensors_read(struct kvc_safetensors *s, const uint8_t *head, uint64_t file_size,
                          unsigned strictness, struct kvc_error *e);
 /* Reads the header of an input, and pins the bytes of the header meanwhile. */

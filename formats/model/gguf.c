@@ -203,7 +203,8 @@ static int read_alignment(const struct kvc_gguf *g, uint64_t *alignment, struct 
 static int gguf_read_header(struct kvc_gguf *g, struct reader *r, struct kvc_error *e) {
     const uint8_t *magic = gguf_take(r, 4, "the magic", e);
     if (!magic) return -1;
-    if (memcmp(magic, "GGUF", 4) != 0) return kvc_fail(e, KVC_ERR_UNKNOWN, "not a GGUF file");
+    if (memcmp(magic, "GGUF", 4) != 0)
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "not a GGUF file");
     uint64_t n_entries = 0, alignment = 0, last = 0;
     if (take_u32(r, &g->version, "the version", e)) return -1;
     if (g->version && !(g->version & 0xffff))

@@ -141,7 +141,7 @@ static int embed(struct pass *p, struct kvc_error *e) {
             const int32_t token = p->m.run[i].token[t];
             float *row = p->h + (p->m.run[i].first + t) * d;
             if (token < 0 || (uint64_t)token >= p->embedding.out)
-                return kvc_fail(e, KVC_ERR_MODEL, "the model has no token %" PRId32, token);
+                return kvc_fail(e, KVC_ERR_OTHER_MODEL, "the model has no token %" PRId32, token);
             if (kvc_weights_row(row, &p->embedding, (uint64_t)token, e)) return -1;
             kvc_kernels_get()->scale(row, row, p->scale, d);
         }
@@ -168,7 +168,7 @@ static int check_rows(const struct pass *p, const struct kvc_gradients_layer *x,
             }
         }
         if (apart > MOST_APART * MOST_APART * all || !(all > 0))
-            return kvc_fail(e, KVC_ERR_MODEL,
+            return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                             "%c by the weights differs from the cache's by %.2g of it: is it the "
                             "right model?",
                             "KV"[r], sqrt(apart / fmax(all, 1e-30)));

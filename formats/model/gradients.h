@@ -35,8 +35,8 @@ struct kvc_gradients_taker {
 
 /* Measures the gradients. By `threads` threads at most (0: one per core); not
  * the same on every machine. KVC_ERR_UNSUPPORTED where the cache has no token ids, or the model is
- * of another kind than those of GRADIENTS.md; KVC_ERR_MODEL where K and V of the weights are not
- * those of the cache. */
+ * of another kind than those of GRADIENTS.md; KVC_ERR_OTHER_MODEL where K and V of the weights are
+ * not those of the cache. */
 int kvc_gradients_measure(const struct kvc_cache *c, const struct kvc_weights *w, unsigned threads,
                           const struct kvc_gradients_taker *to, struct kvc_error *e);
 

@@ -66,10 +66,10 @@ int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine
                     struct kvc_error *e);
 
 /* Compares a cache's metadata with a model. Returns 0 for the same model (or where nothing
- * contradicts), -1 and KVC_ERR_MODEL otherwise. With a fingerprint of the same kind and algorithm
- * only the fingerprint counts; otherwise architecture (when spelled by the same kind), geometry,
- * RoPE and tokenizer are compared as far as both sides know them, and `note` says so ("" when the
- * fingerprints matched). Pairing is not compared, as it belongs to the engine. */
+ * contradicts), -1 and KVC_ERR_OTHER_MODEL otherwise. With a fingerprint of the same kind and
+ * algorithm only the fingerprint counts; otherwise architecture (when spelled by the same kind),
+ * geometry, RoPE and tokenizer are compared as far as both sides know them, and `note` says so (""
+ * when the fingerprints matched). Pairing is not compared, as it belongs to the engine. */
 int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char *note, size_t size,
                     struct kvc_error *e);
 

@@ -88,7 +88,8 @@ static int list_directory(struct kvc_model_files *f, const char *path, struct kv
     struct dirent **found;
     int n = scandir(path, &found, is_safetensors, model_files_by_name), status = 0;
     if (n < 0) return kvc_fail(e, KVC_ERR_IO, "cannot list the directory: %s", strerror(errno));
-    if (!n) status = kvc_fail(e, KVC_ERR_UNKNOWN, "no safetensors weights in this directory");
+    if (!n)
+        status = kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "no safetensors weights in this directory");
     if (n > MAX_FILES)
         status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %d safetensors files", MAX_FILES);
     for (int i = 0; i < n; i++) {
@@ -149,5 +150,5 @@ int kvc_model_file_begins(const struct kvc_input *in, uint64_t *header, struct k
     if (memcmp(first, "GGUF", 4) == 0) return 0;
     *header = kvc_safetensors_begins(first, have, why, sizeof why);
     if (*header && *header <= in->size) return 0;
-    return kvc_fail(e, KVC_ERR_UNKNOWN, "neither a GGUF nor a safetensors weights file");
+    return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "neither a GGUF nor a safetensors weights file");
 }

@@ -32,8 +32,8 @@ int kvc_model_files_beside(const struct kvc_model_files *f, const char *name, ui
                            struct kvc_input *in, struct kvc_error *e);
 
 /* Looks at the first bytes of a weights file. *header gets the size of a safetensors header with
- * its length, in bytes, which lies in the file; 0 for a GGUF file. KVC_ERR_UNKNOWN: the file is
- * neither. */
+ * its length, in bytes, which lies in the file; 0 for a GGUF file. KVC_ERR_UNKNOWN_FORMAT: the file
+ * is neither. */
 int kvc_model_file_begins(const struct kvc_input *in, uint64_t *header, struct kvc_error *e);
 
 #endif

@@ -215,7 +215,7 @@ int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char
         const char *what = *facts.difference ? facts.difference : prints.difference;
         const char *name = kvc_meta_text(meta, KVC_KEY_MODEL_NAME, "an unnamed model");
         return kvc_fail(
-            e, KVC_ERR_MODEL,
+            e, KVC_ERR_OTHER_MODEL,
             "the cache was made by another model (%.200s; these weights are %.200s): %s", name,
             *m->name ? m->name : "an unnamed model", what);
     }

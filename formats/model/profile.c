@@ -147,7 +147,8 @@ static uint32_t read_count(const struct kvc_profile *p, const char *key, uint32_
 static int read_version(struct kvc_profile *p, struct kvc_error *e) {
     const char *version = kvc_profile_text(p, "kvc.profile"),
                *features = kvc_profile_text(p, "requires");
-    if (!*version) return kvc_fail(e, KVC_ERR_UNKNOWN, "a safetensors file, but not a kvc profile");
+    if (!*version)
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "a safetensors file, but not a kvc profile");
     p->old = strcmp(version, "0") == 0;
     if (!p->old && strcmp(version, "1") != 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
@@ -178,7 +179,8 @@ static int read_metric(struct kvc_profile *p, struct kvc_error *e) {
 static int profile_read_header(struct kvc_profile *p, struct kvc_error *e) {
     char why[64];
     const uint64_t header = kvc_safetensors_begins(p->data, p->size, why, sizeof why);
-    if (!header || header > p->size) return kvc_fail(e, KVC_ERR_UNKNOWN, "not a safetensors file");
+    if (!header || header > p->size)
+        return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "not a safetensors file");
     if (kvc_safetensors_read(&p->header, p->data, p->size,
                              KVC_SAFETENSORS_NO_REST | KVC_SAFETENSORS_ANY_DTYPE, e))
         return -1;
@@ -248,7 +250,7 @@ struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e) {
     struct kvc_input in;
     if (kvc_profile_open_input(&in, path, e)) return NULL;
     struct kvc_profile *p = NULL;
-    if (in.size > KVC_PROFILE_BYTES) kvc_fail(e, KVC_ERR_UNKNOWN, "too large for a profile");
+    if (in.size > KVC_PROFILE_BYTES) kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "too large for a profile");
     else if (!kvc_input_pin(&in, 0, in.size, e))
         p = kvc_profile_open_memory(in.data, (size_t)in.size, e);
     if (p) p->path = strdup(path); /* NULL is as good: it is for messages */

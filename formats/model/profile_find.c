@@ -73,7 +73,7 @@ static void fail_missing(const uint8_t *sha256, const char *model,
     kvc_hex(sha256, KVC_SHA256_BYTES, hash);
     kvc_profile_folders(places, list_folder, looked);
     if (!places->folders) kvc_profile_keep_command(sha256, "FILE", command, sizeof command);
-    kvc_fail_need(e, KVC_ERR_MODEL, KVC_NEED_PROFILE,
+    kvc_fail_need(e, KVC_ERR_OTHER_MODEL, KVC_NEED_PROFILE,
                   "packed with the profile of %s, sha256 %s, which was found nowhere%s%s%s%s%s%s",
                   profile_find_name_of(model), hash, *looked ? " (looked in " : "", looked,
                   *looked ? ")" : "", wrong, *command ? "; to have it found, " : "", command);

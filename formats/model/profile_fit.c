@@ -59,7 +59,8 @@ static int other_fingerprint(const struct kvc_profile *p, const struct kvc_cache
                              struct kvc_error *e) {
     const char *key;
     if (kvc_profile_compare_weights(&p->header, c, &key) != KVC_WEIGHTS_OTHER) return 0;
-    return kvc_fail(e, KVC_ERR_MODEL, "the cache is of other weights than the profile's (%s): %s",
+    return kvc_fail(e, KVC_ERR_OTHER_MODEL,
+                    "the cache is of other weights than the profile's (%s): %s",
                     kvc_profile_model(p), key);
 }
 
@@ -80,7 +81,7 @@ static int other_angles(const struct kvc_profile *p, const struct kvc_cache *c, 
         other = fabs(facts.angle[i] - angle[i]) > 1e-5 * facts.angle[i];
     free(room);
     if (!other) return 0;
-    return kvc_fail(e, KVC_ERR_MODEL,
+    return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                     "layer %" PRIu32
                     ": the angles of RoPE in the cache are not those of the profile (%s)",
                     layer, kvc_profile_model(p));
@@ -96,14 +97,14 @@ static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, u
     uint64_t heads, dim;
     size_t half;
     if (layer >= layers)
-        return kvc_fail(e, KVC_ERR_MODEL,
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                         "the cache has a layer %" PRIu32
                         ", the model of the profile (%s) has %" PRIu32 " layers",
                         layer, kvc_profile_model(p), layers);
     const int found = kvc_profile_shape(p, layer, tensor->role, &heads, &dim, e);
     if (found != 1) return found;
     if (heads != tensor->shape.heads || dim != tensor->shape.dim)
-        return kvc_fail_need(e, KVC_ERR_MODEL,
+        return kvc_fail_need(e, KVC_ERR_OTHER_MODEL,
                              c->meta.facts.heads_unknown ? KVC_NEED_HEADS : KVC_NEED_NOTHING,
                              "layer %" PRIu32 " has %" PRIu64 " head%s of %" PRIu64
                              " channels, the profile (%s) has %" PRIu64 " of %" PRIu64,
@@ -114,7 +115,7 @@ static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, u
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,
                              "the RoPE pairing of K is unknown, and a profile needs it");
     if (*paired && pairing && strcmp(paired, kvc_pairing_name(pairing)) != 0)
-        return kvc_fail(e, KVC_ERR_MODEL, "K is paired as %s, in the profile as %s",
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL, "K is paired as %s, in the profile as %s",
                         kvc_pairing_name(pairing), paired);
     return other_angles(p, c, tensor->layer, e);
 }
@@ -123,7 +124,7 @@ int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, str
     const uint64_t layers = c->meta.facts.layers;
     int any = 0;
     if (layers && layers != kvc_profile_layers(p))
-        return kvc_fail(e, KVC_ERR_MODEL,
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                         "the cache is of a model of %" PRIu64
                         " layers, that of the profile (%s) has %" PRIu32,
                         layers, kvc_profile_model(p), kvc_profile_layers(p));
@@ -133,7 +134,8 @@ int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, str
         if (tensor_fits(p, c, t, e)) return -1;
     }
     if (!any)
-        return kvc_fail(e, KVC_ERR_MODEL, "the cache has no K or V that a profile could serve");
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL,
+                        "the cache has no K or V that a profile could serve");
     return other_fingerprint(p, c, e);
 }
 
@@ -417,7 +419,7 @@ static int profile_fit_refuse(const struct kvc_profile *p, const struct kvc_fit 
         snprintf(check, sizeof check,
                  "check that the cache is of this model, its layers in order, the pairing and the "
                  "number of heads");
-    return kvc_fail_need(e, KVC_ERR_MODEL, better ? KVC_NEED_PAIRING : KVC_NEED_CONSENT,
+    return kvc_fail_need(e, KVC_ERR_OTHER_MODEL, better ? KVC_NEED_PAIRING : KVC_NEED_CONSENT,
                          "does not fit the cache: the mean square of the coefficients of %s is "
                          "%.3g times that of the profile (%.100s) in the median of layers, where "
                          "about 1 is expected; largest in layers %s; %s",

@@ -44,7 +44,7 @@ enum kvc_profile_weights kvc_profile_compare_weights(const struct kvc_safetensor
 
 /* Compares the facts of cache and profile: layers, heads, channels, angles and pairing of RoPE, and
  * fingerprints of one type that both have. Returns 0 when the cache can be of the profile's model.
- * KVC_ERR_MODEL: a fact differs. KVC_ERR_UNSUPPORTED: the pairing of K is unknown. */
+ * KVC_ERR_OTHER_MODEL: a fact differs. KVC_ERR_UNSUPPORTED: the pairing of K is unknown. */
 int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, struct kvc_error *e);
 
 /* Measures the fit on some rows of each layer, K paired as `pairing`, with `threads` threads (0:
@@ -59,7 +59,8 @@ int kvc_profile_adopt(const struct kvc_profile *p, struct kvc_cache *c, struct k
 
 /* Prepares a cache, or a view of an adopted one, for packing with a profile. Where the cache does
  * not tell the pairing of K, chooses the pairing that fits and notes it in the metadata. Then
- * compares facts and numbers, and fills *fit. A misfit is refused (KVC_ERR_MODEL) unless `force`.
+ * compares facts and numbers, and fills *fit. A misfit is refused (KVC_ERR_OTHER_MODEL) unless
+ * `force`.
  */
 int kvc_profile_settle(struct kvc_profile *p, struct kvc_cache *c, unsigned threads, int force,
                        struct kvc_fit *fit, struct kvc_error *e);

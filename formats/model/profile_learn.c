@@ -80,7 +80,7 @@ static int part_begin(struct kvc_learnt_part *p, const struct kvc_shape *shape,
     if (p->sum) {
         if (p->heads == heads && p->dim == dim) return 0;
         return kvc_fail(
-            e, KVC_ERR_MODEL,
+            e, KVC_ERR_OTHER_MODEL,
             "%zu head%s of %zu channels, where another cache has %zu of %zu: not of one model",
             heads, heads == 1 ? "" : "s", dim, p->heads, p->dim);
     }
@@ -133,7 +133,7 @@ static int add_queries(const struct kvc_cache *q, uint32_t t, struct kvc_learnt_
     const size_t n = (size_t)shape->tokens, have = l->n_queries;
     if (dim != l->part[0].dim || !l->part[0].heads || shape->heads % l->part[0].heads ||
         (have && (l->query_heads != shape->heads || l->query_dim != dim)))
-        return kvc_fail(e, KVC_ERR_MODEL,
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                         "queries of %" PRIu64 " heads of %zu channels do not match K", shape->heads,
                         dim);
     if (!n || have + n > MAX_QUERIES || l->exact) return 0;
@@ -164,11 +164,12 @@ static int check_model(const struct kvc_learner *l, const struct kvc_cache *c,
         const int says = strncmp(m->key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) == 0;
         if (says && first &&
             (first->size != m->size || memcmp(first->value, m->value, (size_t)m->size) != 0))
-            return kvc_fail(e, KVC_ERR_MODEL,
+            return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                             "the cache is of other weights than the caches before: %s", m->key);
     }
     if (c->meta.facts.rope.pairing != l->pairing && !l->rope_known)
-        return kvc_fail(e, KVC_ERR_MODEL, "K is paired in another way than in the caches before");
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL,
+                        "K is paired in another way than in the caches before");
     return 0;
 }
 
@@ -222,13 +223,15 @@ int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c,
         status = add_layer(l, c, stored ? stored : estimated, i, e);
     kvc_cache_free(stored);
     if (!status && l->caches && l->layers != layers)
-        status = kvc_fail(e, KVC_ERR_MODEL, "the cache has more layers than the caches before");
+        status = kvc_fail(e, KVC_ERR_OTHER_MODEL,
+                          "the cache has more layers than the caches before");
     uint32_t own = 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
         if (c->layer[i].index + 1 > own && c->part[c->layer[i].part].kind != KVC_PART_COMPANION)
             own = c->layer[i].index + 1;
     if (!status && own < l->layers)
-        status = kvc_fail(e, KVC_ERR_MODEL, "the cache has fewer layers than the caches before");
+        status = kvc_fail(e, KVC_ERR_OTHER_MODEL,
+                          "the cache has fewer layers than the caches before");
     if (!status && l->back) status = kvc_learn_keep(l, c, e);
     l->caches++;
     if (!status && l->rope_known && l->rope_unknown)

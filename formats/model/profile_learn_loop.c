@@ -357,7 +357,7 @@ static int find_part(const struct loop *p, struct part *x, struct kvc_error *e) 
             if (sample->column[k].layer != x->layer) continue;
             const size_t width = sample->column[k].width[x->is_v];
             if (x->width && x->width != width)
-                return kvc_fail(e, KVC_ERR_MODEL, "layer %u: the caches differ in channels",
+                return kvc_fail(e, KVC_ERR_OTHER_MODEL, "layer %u: the caches differ in channels",
                                 (unsigned)x->layer);
             x->column[s] = k;
             x->width = width;
@@ -369,7 +369,7 @@ static int find_part(const struct loop *p, struct part *x, struct kvc_error *e) 
                          1, &x->known, e))
         return -1;
     if (!x->known || x->known->heads * x->known->dim != x->width)
-        return kvc_fail(e, KVC_ERR_MODEL,
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                         "the profile and the caches differ in layers, heads or channels");
     return 1;
 }

@@ -62,7 +62,7 @@ int kvc_learn_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t la
     to->half = facts.half;
     if (!other) return 0;
     kvc_rope_free(rope);
-    return kvc_fail(e, KVC_ERR_MODEL,
+    return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                     "layer %" PRIu32 ": the angles of RoPE are not those of the caches before",
                     c->layer[layer].index);
 }

@@ -203,7 +203,7 @@ static int complete(struct equations *s, const double *z, struct kvc_error *e) {
         }
     }
     if (all <= MOST_ENERGY * (double)s->m) return 0;
-    return kvc_fail(e, KVC_ERR_MODEL,
+    return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                     "K and V are not those of these weights: the input that gives them has %.2g "
                     "times the energy of a normed one; is it the right model, and its RoPE?",
                     all / (double)s->m);
@@ -350,7 +350,7 @@ static int check_weights(const struct kvc_cache *c, const struct kvc_projection 
                         "energy");
     if (p->norm_bias) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the model's norm has a bias");
     if (heads && heads != q->heads)
-        return kvc_fail(e, KVC_ERR_MODEL,
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                         "the weights make %" PRIu64 " query heads, but the model has %" PRIu64,
                         q->heads, heads);
     return 0;

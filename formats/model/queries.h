@@ -12,7 +12,7 @@
  * rows of c and channels paired as its K. It needs neither c nor the weights. The same on every
  * machine but for rounding.
  *
- * NULL and *e: KVC_ERR_MODEL where the weights are of another model than the cache;
+ * NULL and *e: KVC_ERR_OTHER_MODEL where the weights are of another model than the cache;
  * KVC_ERR_UNSUPPORTED where they lack a tensor, or nothing tells how RoPE rotated K; needs of
  * kvc_error.h where the cache does not say its heads, layers or pairing. */
 enum { KVC_QUERIES_ROWS = 64, KVC_QUERIES_REACH = 256 };

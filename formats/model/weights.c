@@ -152,7 +152,7 @@ static int check_dims(const struct kvc_weights_tensor *t, uint64_t rank, const u
         a += (size_t)snprintf(have + a, sizeof have - a, "[%" PRIu64 "]", t->dim[i]);
     for (uint64_t i = 0; i < rank; i++)
         b += (size_t)snprintf(want + b, sizeof want - b, "[%" PRIu64 "]", dim[i]);
-    return kvc_fail(e, KVC_ERR_MODEL,
+    return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                     "%s: '%s' has shape %s, but the cache needs %s: is this the right model?",
                     t->file, t->name, t->rank ? have : "[]", want);
 }
@@ -310,7 +310,7 @@ static int check_pairing(const struct kvc_weights *w, const struct kvc_projectio
                         file, shown);
     if (w->pairing != s->pairing &&
         (w->pairing == KVC_PAIRING_NONE || s->pairing == KVC_PAIRING_NONE))
-        return kvc_fail(e, KVC_ERR_MODEL,
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                         "%s: RoPE pairs K of architecture '%s' as '%s', the cache's K as '%s': is "
                         "it the right model?",
                         file, shown, kvc_pairing_name(w->pairing), kvc_pairing_name(s->pairing));

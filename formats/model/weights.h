@@ -51,8 +51,8 @@ struct kvc_projection {
 /* Loads layer `layer`, checked against *shape. Element types: F32, F16 and BF16 of safetensors; of
  * GGUF f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_K to q6_K, iq4_nl and iq4_xs. K's channels
  * are brought from the pairing of the file's own engine to the one asked for: llama.cpp's converter
- * permutes the rows of architectures that it pairs interleaved. KVC_ERR_MODEL when sizes or pairing
- * do not fit. On failure *p is empty. */
+ * permutes the rows of architectures that it pairs interleaved. KVC_ERR_OTHER_MODEL when sizes or
+ * pairing do not fit. On failure *p is empty. */
 int kvc_weights_load(const struct kvc_weights *w, uint32_t layer,
                      const struct kvc_projection_shape *shape, struct kvc_projection *p,
                      struct kvc_error *e);

@@ -74,7 +74,7 @@ int kvc_weights_matrix(const struct kvc_weights *w, const struct kvc_weights_nam
     const struct kvc_weights_tensor *t = &m->tensor;
     if (found <= 0) return found;
     if (t->rank != 2 || t->dim[1] != in || !t->dim[0] || (out && t->dim[0] != out))
-        return kvc_fail(e, KVC_ERR_MODEL,
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                         "%s: '%s' has shape [%" PRIu64 "][%" PRIu64 "], not [%zu][%zu]", t->file,
                         t->name, t->dim[0], t->dim[1], out, in);
     m->in = in;

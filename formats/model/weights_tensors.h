@@ -93,7 +93,7 @@ static inline uint64_t kvc_weights_channel(const struct kvc_weights_order *o, ui
 
 struct kvc_weights_naming; /* how a family of files names tensors */
 
-/* Opens the file at `path` as the next part: KVC_ERR_UNKNOWN where it is neither a GGUF nor
+/* Opens the file at `path` as the next part: KVC_ERR_UNKNOWN_FORMAT where it is neither a GGUF nor
  * safetensors, KVC_ERR_DAMAGED where its header is malformed or it is of another kind than the
  * first part. Messages do not name `path`. */
 int kvc_weights_add_part(struct kvc_weights *w, const char *path, struct kvc_error *e);

@@ -202,9 +202,9 @@ static void events_run(struct kvc_task *task) {
     struct kvc_error e = {.code = KVC_OK};
     struct kvc_store_hit *hit = s->closing ? NULL
                                            : kvc_store_find(x->ns, x->tokens, x->n, NULL, &e);
-    x->end = (uint64_t)x->memory.first_position;
-    if (hit) x->end = kvc_store_load(hit, &x->memory, &x->options, &e);
-    x->code = e.code == KVC_ERR_USAGE || e.code == KVC_ERR_SLICE ? e.code : KVC_OK;
+    const int64_t end = hit ? kvc_store_load(hit, &x->memory, &x->options, &e) : -1;
+    x->end = (uint64_t)(end < 0 ? x->memory.first_position : end);
+    x->code = e.code == KVC_ERR_USAGE || e.code == KVC_ERR_NOT_SLICEABLE ? e.code : KVC_OK;
     kvc_store_hit_free(hit);
     kvc_store_namespace_close(x->ns);
     pthread_mutex_lock(&s->lock);
@@ -322,21 +322,21 @@ static void store_stats_add(struct text *t, const char *format, ...) {
 static void add_prometheus(struct text *t, const struct kvc_store *s) {
     for (unsigned i = 0; i < KVC_COUNTERS; i++)
         store_stats_add(t,
-                        "# HELP kvc_store_%s %s\n# TYPE kvc_store_%s counter\nkvc_store_%s %" PRIu64
-                        "\n",
+                        "# HELP kvc_store_%s_total %s\n# TYPE kvc_store_%s_total counter\n"
+                        "kvc_store_%s_total %" PRIu64 "\n",
                         counters[i].name, counters[i].help, counters[i].name, counters[i].name,
                         (uint64_t)s->count[i]);
     for (unsigned k = 0; k < KVC_TIER_COUNTERS; k++) {
-        store_stats_add(t, "# TYPE kvc_store_tier_%s counter\n", tier_counters[k]);
+        store_stats_add(t, "# TYPE kvc_store_tier_%s_total counter\n", tier_counters[k]);
         for (unsigned i = 0; i < s->n_tiers; i++)
-            store_stats_add(t, "kvc_store_tier_%s{tier=\"%u\",scheme=\"%s\"} %" PRIu64 "\n",
+            store_stats_add(t, "kvc_store_tier_%s_total{tier=\"%u\",scheme=\"%s\"} %" PRIu64 "\n",
                             tier_counters[k], i, s->tier[i].ops->scheme,
                             (uint64_t)s->tier[i].count[k]);
     }
 }
 
 static void add_json(struct text *t, const struct kvc_store *s) {
-    store_stats_add(t, "{");
+    store_stats_add(t, "{\"schema\": 1, ");
     for (unsigned i = 0; i < KVC_COUNTERS; i++)
         store_stats_add(t, "\"%s\": %" PRIu64 ", ", counters[i].name, (uint64_t)s->count[i]);
     store_stats_add(t, "\"tiers\": [");
@@ -356,8 +356,8 @@ uint64_t kvc_store_counter(const struct kvc_store *s, const char *name) {
     return 0;
 }
 
-int kvc_store_counter_info(const struct kvc_store *s, size_t i,
-                           struct kvc_store_counter_info *info) {
+int kvc_store_counter_describe(const struct kvc_store *s, size_t i,
+                               struct kvc_store_counter_info *info) {
     if (i >= KVC_COUNTERS) return -1;
     const struct kvc_store_counter_info own = {.name = counters[i].name,
                                                .what = counters[i].help,
@@ -368,7 +368,8 @@ int kvc_store_counter_info(const struct kvc_store *s, size_t i,
 size_t kvc_store_stats(const struct kvc_store *s, const char *form, char *text, size_t size) {
     struct text t = {.to = text, .room = size};
     if (size) *text = '\0';
-    if (form && strcmp(form, "prometheus") == 0) add_prometheus(&t, s);
-    else add_json(&t, s);
+    if (strcmp(form, "json") == 0) add_json(&t, s);
+    else if (strcmp(form, "prometheus") == 0) add_prometheus(&t, s);
+    else return 0;
     return t.n + 1;
 }

@@ -45,7 +45,7 @@ static int check_whole(const struct kvc_chunk *x, const struct claim *c, struct 
     if (c->n <= x->whole && !memcmp(c->tokens, x->tokens, (size_t)c->n * sizeof *c->tokens))
         return 0;
     /* of another prompt, and sound */
-    return kvc_fail(e, KVC_ERR_MODEL, "the tokens differ from those of the request");
+    return kvc_fail(e, KVC_ERR_OTHER_MODEL, "the tokens differ from those of the request");
 }
 
 static int check_name(const struct kvc_chunk *x, const struct claim *c, struct kvc_error *e) {

@@ -193,7 +193,7 @@ void kvc_store_hit_free(struct kvc_store_hit *hit) {
     free(hit);
 }
 
-int kvc_store_hit_info(const struct kvc_store_hit *hit, struct kvc_store_hit_info *info) {
+int kvc_store_hit_describe(const struct kvc_store_hit *hit, struct kvc_store_hit_info *info) {
     struct kvc_store_hit_info own = {.size = sizeof own,
                                      .tokens = hit->chunks * hit->ns->chunk,
                                      .chunks = hit->chunks,

@@ -205,36 +205,30 @@ static size_t cbor_int(uint8_t *p, int32_t v) {
 }
 
 #define CBOR_BYTES 2
-#define CBOR_TEXT 3
 #define CBOR_ARRAY 4
 #define CBOR_NULL 0xf6
-#define NONE_SEED "vllm-none-hash" /* vLLM's DEFAULT_NONE_HASH_SEED */
 
-int kvc_hash_vllm_cbor(const uint8_t *root, const int32_t *tokens, uint64_t n, uint64_t block,
-                       uint8_t *hashes, size_t size, struct kvc_error *e) {
+int kvc_store_vllm_hashes(const uint8_t *root, const int32_t *tokens, uint64_t n, uint64_t block,
+                          uint8_t *hashes, size_t size, struct kvc_error *e) {
+    if (KVC_NULL(e, root)) return -1;
     if (n && KVC_NULL(e, tokens, hashes)) return -1;
     if (!block || block > (UINT64_C(1) << 24))
         return kvc_fail(e, KVC_ERR_USAGE, "a block has 1 to 16777216 tokens");
-    if (KVC_SHORT(e, hashes, size, n / block, KVC_STORE_KEY)) return -1;
-    uint8_t *text = malloc((size_t)block * 9 + 64), none[KVC_STORE_KEY];
+    if (KVC_SHORT(e, hashes, size, n / block, KVC_KEY_BYTES)) return -1;
+    uint8_t *text = malloc((size_t)block * 9 + 64);
     int status = text ? 0 : kvc_fail_memory(e, "a hash");
-    const uint8_t *parent = root ? root : none;
-    if (!status && !root) { /* the hash of its seed, a text */
-        const size_t head = cbor_head(text, CBOR_TEXT, sizeof NONE_SEED - 1);
-        memcpy(text + head, NONE_SEED, sizeof NONE_SEED - 1);
-        status = kvc_sha256(text, head + sizeof NONE_SEED - 1, none, e);
-    }
+    const uint8_t *parent = root;
     for (uint64_t b = 0; b < n / block && !status; b++) {
         /* (parent hash, tuple of tokens, extra keys or None); tuples are arrays */
         size_t at = cbor_head(text, CBOR_ARRAY, 3);
-        at += cbor_head(text + at, CBOR_BYTES, KVC_STORE_KEY);
-        memcpy(text + at, parent, KVC_STORE_KEY);
-        at += KVC_STORE_KEY;
+        at += cbor_head(text + at, CBOR_BYTES, KVC_KEY_BYTES);
+        memcpy(text + at, parent, KVC_KEY_BYTES);
+        at += KVC_KEY_BYTES;
         at += cbor_head(text + at, CBOR_ARRAY, block);
         for (uint64_t i = 0; i < block; i++) at += cbor_int(text + at, tokens[b * block + i]);
         text[at++] = CBOR_NULL;
-        status = kvc_sha256(text, at, hashes + b * KVC_STORE_KEY, e);
-        parent = hashes + b * KVC_STORE_KEY;
+        status = kvc_sha256(text, at, hashes + b * KVC_KEY_BYTES, e);
+        parent = hashes + b * KVC_KEY_BYTES;
     }
     free(text);
     return status;

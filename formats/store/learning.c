@@ -38,7 +38,7 @@ static int prepare(struct kvc_store_namespace *ns, const struct kvc_file *f,
     if (!x) return kvc_fail_memory(e, "what a store learns");
     pthread_mutex_init(&x->lock, NULL);
     atomic_init(&x->has_unpacked, 1);
-    x->every = KVC_LEARNING_LEAST / 8; /* others put too */
+    x->every = kvc_learning_least(NULL, NULL) / 8; /* others put too */
     x->model = o->model ? strdup(o->model) : NULL;
     return x->model || !o->model ? 0 : kvc_fail_memory(e, "what a store learns");
 }
@@ -130,7 +130,7 @@ void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, in
     const struct kvc_learn *x = ns->learn;
     if (!x || atomic_load(&x->packed) || !ns->store->io || use_learnt(ns, f) || !puts) return;
     const struct kvc_write_options how = {.size = sizeof how, .threads = 1, .recipe = ns->asked};
-    struct kvc_profile *p = kvc_shared_profile_choose(f, &how);
+    struct kvc_profile *p = kvc_shared_profile_choose(f, &how, NULL);
     if (p) adopt(ns, f, p);
 }
 
@@ -211,9 +211,9 @@ static uint64_t tokens_of(const struct kvc_file *f) {
 /* Returns 1 if the caches have tokens enough to learn from, as far as can be told without reading
  * chunks. */
 static int are_enough(struct learning *l) {
+    const uint64_t least = kvc_learning_least(NULL, NULL);
     uint64_t tokens = 0;
-    for (size_t i = 0; i < l->list.n && tokens < KVC_LEARNING_LEAST;
-         i += same_object(&l->list, i)) {
+    for (size_t i = 0; i < l->list.n && tokens < least; i += same_object(&l->list, i)) {
         const struct kvc_listed *item = &l->list.item[i];
         struct kvc_file *f = item->object.kind == KVC_OBJECT_CHUNK
                                  ? NULL
@@ -222,7 +222,7 @@ static int are_enough(struct learning *l) {
         kvc_file_close(f);
     }
     l->tokens = tokens;
-    return tokens >= KVC_LEARNING_LEAST;
+    return tokens >= least;
 }
 
 /* --- learning --- */
@@ -248,10 +248,11 @@ static void set_number(struct kvc_list *list, size_t i, uint64_t number) {
 /* Puts the last chunks first, so that each brings the chunks of its text before it. */
 static void order_caches(struct learning *l) {
     struct kvc_list *list = &l->list;
-    uint64_t tokens = 0;
+    uint64_t most, tokens = 0;
+    kvc_learning_least(&most, NULL);
     for (size_t i = 0; i < list->n; i += same_object(list, i)) {
         struct kvc_prefix_info x = {.size = sizeof x};
-        struct kvc_file *f = tokens < KVC_LEARNING_MOST && !l->ns->store->closing
+        struct kvc_file *f = tokens < most && !l->ns->store->closing
                                  ? open_cache(l, &list->item[i], NULL, NULL)
                                  : NULL;
         const uint64_t n = f ? tokens_of(f) : 0;
@@ -335,8 +336,9 @@ static int add_chain(struct learning *l, struct kvc_learning *learning, size_t i
 
 /* Adds the caches that were not read yet. */
 static int add_caches(struct learning *l, struct kvc_learning *learning, struct kvc_error *e) {
-    for (size_t i = 0; i < l->list.n && l->tokens < KVC_LEARNING_MOST;
-         i += same_object(&l->list, i)) {
+    uint64_t most;
+    kvc_learning_least(&most, NULL);
+    for (size_t i = 0; i < l->list.n && l->tokens < most; i += same_object(&l->list, i)) {
         if (l->ns->store->closing) return kvc_fail(e, KVC_ERR_IO, "the store is being closed");
         if (l->list.item[i].number != READ && add_chain(l, learning, i, e)) return -1;
     }
@@ -365,9 +367,9 @@ static struct kvc_profile *learn_without(struct learning *l, const struct kvc_ob
     int status = learning ? add_caches(l, learning, e) : -1;
     struct kvc_profile *p = status ? NULL : kvc_learning_profile(learning, e);
     kvc_learning_free(learning);
-    const char *fit = p ? kvc_shared_profile_fit(p, test, &packs) : "good";
+    const char *fit = p ? kvc_shared_profile_fit(p, test, &packs, NULL) : "good";
     if (strcmp(fit, "good") == 0) return p;
-    kvc_fail(e, KVC_ERR_MODEL, "the fit of what was learnt to a cache besides is %s", fit);
+    kvc_fail(e, KVC_ERR_OTHER_MODEL, "the fit of what was learnt to a cache besides is %s", fit);
     kvc_shared_profile_close(p);
     return NULL;
 }
@@ -560,7 +562,9 @@ static void look(struct learning *l) {
 static int goes_on(struct learning *l) {
     struct kvc_learn *x = l->ns->learn;
     pthread_mutex_lock(&x->lock);
-    if (l->tokens >= KVC_LEARNING_LEAST) x->every = l->tokens; /* it failed, if it is not packed */
+    if (l->tokens >= kvc_learning_least(NULL, NULL))
+        x->every = l->tokens; /* it failed, if it is not
+                                  packed */
     const uint64_t enough = atomic_load(&x->packed) ? 1 : x->every;
     const int more = x->fresh >= enough && !l->ns->store->closing;
     x->fresh = more ? 0 : x->fresh;

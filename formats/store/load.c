@@ -249,24 +249,21 @@ static int give(void *state, size_t i, struct kvc_file *f, struct kvc_bytes *byt
     return g->stopped;
 }
 
-uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load_options *options,
-                          kvc_store_chunk_fn *take, void *state, struct kvc_error *e) {
-    if (KVC_NULL(e, hit)) return 0;
-    if (!take) {
-        kvc_null_function(e, __func__, "take");
-        return 0;
-    }
+int64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load_options *options,
+                         kvc_store_chunk_fn *take, void *state, struct kvc_error *e) {
+    if (KVC_NULL(e, hit)) return -1;
+    if (!take) return kvc_null_function(e, __func__, "take");
     struct kvc_store_load_options o;
     struct range r;
     struct giving g = {.hit = hit, .take = take, .state = state};
     if (e) *e = (struct kvc_error){.code = KVC_OK};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) ||
         take_range(&r, hit, &o, e))
-        return 0;
+        return -1;
     const size_t used = fetch_range(hit, &r, &o, 1, give, &g, e);
     if (g.stopped) r.end = r.first + used; /* the rest is not asked for */
     finish(hit, &r, used, g.bytes);
-    return used * hit->ns->chunk;
+    return (int64_t)(used * hit->ns->chunk);
 }
 
 /* --- a cache --- */
@@ -412,36 +409,37 @@ static int check_memory(const struct kvc_memory *m, const struct kvc_store_hit *
     for (size_t k = 0; k < m->n_arrays; k++)
         if (m->arrays[k].tokens)
             return kvc_fail(
-                e, KVC_ERR_SLICE,
+                e, KVC_ERR_NOT_SLICEABLE,
                 "chunks hold all layers in full: an array of the last tokens cannot be loaded");
     return 0;
 }
 
-/* Loads the positions of the memory. Returns where they end. */
-static uint64_t load_range(struct loading *l, const struct kvc_store_load_options *options,
-                           struct kvc_error *e) {
+/* Loads the positions of the memory. Returns where they end, or -1. */
+static int64_t load_range(struct loading *l, const struct kvc_store_load_options *options,
+                          struct kvc_error *e) {
     struct kvc_store_load_options *o = &l->o;
     struct range r;
     const uint64_t first = l->m.first_position > 0 ? (uint64_t)l->m.first_position : 0;
-    if (kvc_sized_take(o, sizeof *o, options, "kvc_store_load_options", e)) return first;
-    if (check_memory(&l->m, l->hit, e)) return first;
+    if (kvc_sized_take(o, sizeof *o, options, "kvc_store_load_options", e)) return -1;
+    if (check_memory(&l->m, l->hit, e)) return -1;
     o->first = first;
     o->end = first + l->m.tokens;
-    if (!l->m.tokens || take_range(&r, l->hit, o, e)) return first;
+    if (!l->m.tokens) return (int64_t)first;
+    if (take_range(&r, l->hit, o, e)) return -1;
     const size_t used = fetch_range(l->hit, &r, o, 0, load_one, l, e);
     finish(l->hit, &r, used, l->bytes);
     const uint64_t end = (r.first + used) * l->hit->ns->chunk;
-    if (!used || end < first) return first;
-    return end < o->end ? end : o->end;
+    if (!used || end < first) return (int64_t)first;
+    return (int64_t)(end < o->end ? end : o->end);
 }
 
-uint64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m,
-                        const struct kvc_store_load_options *options, struct kvc_error *e) {
-    if (KVC_NULL(e, hit, m)) return 0;
+int64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m,
+                       const struct kvc_store_load_options *options, struct kvc_error *e) {
+    if (KVC_NULL(e, hit, m)) return -1;
     struct loading l = {.hit = hit};
     struct kvc_memory_array *own = NULL;
     if (e) *e = (struct kvc_error){.code = KVC_OK};
-    const uint64_t end = take_memory(&l, m, &own, e) ? 0 : load_range(&l, options, e);
+    const int64_t end = take_memory(&l, m, &own, e) ? -1 : load_range(&l, options, e);
     free(own);
     return end;
 }

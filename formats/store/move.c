@@ -149,8 +149,8 @@ static int read_names(struct kvc_store_archive *a, struct kvc_error *e) {
         const char *path = b->member[i].name ? b->member[i].name : b->name,
                    *slash = strrchr(path, '/');
         if (kvc_object_parse(slash ? slash + 1 : path, &a->object[i]))
-            return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: this is no name of an object of a store",
-                            path);
+            return kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT,
+                            "%s: this is no name of an object of a store", path);
     }
     return 0;
 }

@@ -313,7 +313,7 @@ static int is_damaged(struct kvc_store *s, unsigned tier, const struct kvc_objec
     struct kvc_bytes *bytes = kvc_store_read_tier(s, tier, o, kvc_now() + KVC_OBJECT_TIME, &why);
     if (bytes) kvc_object_check(s, o, bytes->data, bytes->size, &why);
     kvc_bytes_release(bytes);
-    return why.code == KVC_ERR_DAMAGED || why.code == KVC_ERR_UNKNOWN;
+    return why.code == KVC_ERR_DAMAGED || why.code == KVC_ERR_UNKNOWN_FORMAT;
 }
 
 /* What is written of an object that is there already: nothing; it where that is damaged; it. */

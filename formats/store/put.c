@@ -372,7 +372,7 @@ int kvc_store_put_name(struct kvc_store_namespace *ns, const struct kvc_store_na
     kvc_learn_look(ns, f, 1);
     struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
     int status = put_name(packed ? packed : ns, name, f, &o, &why);
-    if (packed && status < 0 && why.code == KVC_ERR_MODEL) {
+    if (packed && status < 0 && why.code == KVC_ERR_OTHER_MODEL) {
         kvc_learn_refused(ns);
         status = put_name(ns, name, f, &o, &why);
     }
@@ -420,7 +420,7 @@ static int run_put(struct put_job *job, struct kvc_error *e) {
         return put_as_asked(job, e);
     }
     const int status = put_to_namespace(job, e);
-    if (!status || e->code != KVC_ERR_MODEL) return status;
+    if (!status || e->code != KVC_ERR_OTHER_MODEL) return status;
     kvc_learn_refused(job->asked);
     return put_as_asked(job, e);
 }

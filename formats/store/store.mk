@@ -53,7 +53,7 @@ $(STORE_SO): %: $B/%
 .PHONY: kvc_store.pc
 kvc_store.pc:
 	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' 'Name: kvc_store' \
-	  'Description: prefix store of KV caches' 'Version: $(VERSION)' 'Requires: kvc' 'Requires.private: sqlite3' \
+	  'Description: prefix store of KV caches' 'Version: $(VERSION)' 'Requires: kvc = $(VERSION)' 'Requires.private: sqlite3' \
 	  'Libs: -L$${libdir} -lkvc_store' 'Cflags: -I$${includedir}' > $@
 
 -include $(STORE_OBJ:.o=.d) $(patsubst %.c,$B/%.d,$(wildcard $(BACKENDS:%=formats/store/%/*.c)))

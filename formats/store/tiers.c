@@ -139,10 +139,13 @@ int kvc_store_namespaces(struct kvc_store *s, kvc_store_namespace_text **names, 
 
 /* --- one object --- */
 
-int kvc_store_hit_next(const struct kvc_store_hit *hit, char name[KVC_STORE_OBJECT_NAME]) {
-    *name = '\0';
+int kvc_store_hit_next(const struct kvc_store_hit *hit, char *name, size_t size) {
+    char own[KVC_STORE_OBJECT_NAME];
+    if (size) *name = '\0';
     if (hit->chunks * hit->ns->chunk >= hit->asked) return 0;
-    kvc_object_name(&hit->object[hit->chunks], name);
+    kvc_object_name(&hit->object[hit->chunks], own);
+    if (strlen(own) >= size) return 0;
+    strcpy(name, own);
     return 1;
 }
 

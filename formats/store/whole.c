@@ -28,7 +28,7 @@ static struct kvc_file *read_cache(const struct kvc_chunk *chunk, unsigned tier,
         return f;
     }
     kvc_bytes_release(*bytes);
-    if (why->code != KVC_ERR_MODEL) /* else it is sound, and of another prompt */
+    if (why->code != KVC_ERR_OTHER_MODEL) /* else it is sound, and of another prompt */
         kvc_store_mark_bad(s, tier, o, why);
     return NULL;
 }
@@ -60,7 +60,7 @@ static struct kvc_file *search_tier(struct kvc_chunk *chunk, unsigned tier,
         struct kvc_file *f = read_cache(chunk, tier, &o[chunk->i], kvc_now() + KVC_OBJECT_TIME, 1,
                                         &bytes, &why);
         if (f) return f;
-        if (why.code != KVC_OK && why.code != KVC_ERR_MODEL && e) *e = why;
+        if (why.code != KVC_OK && why.code != KVC_ERR_OTHER_MODEL && e) *e = why;
     }
     return NULL;
 }
@@ -234,7 +234,7 @@ int kvc_store_load_name(struct kvc_store_namespace *ns, const struct kvc_store_n
     if (e) *e = why;
     kvc_file_close(f);
     if (f) return 1;
-    if (why.code == KVC_ERR_USAGE || why.code == KVC_ERR_SLICE) return -1;
+    if (why.code == KVC_ERR_USAGE || why.code == KVC_ERR_NOT_SLICEABLE) return -1;
     return 0;
 }
 

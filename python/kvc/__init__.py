@@ -19,7 +19,7 @@ from .pack import open_arrays, pack
 from .store import Hit, Namespace, Store
 from .version import VERSION as __version__
 
-__all__ = ["Code", "Comparison", "Error", "File", "Hit", "Prefix", "RawArray", "Namespace", "Store", "Tensor", "arrays", "compare",
+__all__ = ["Code", "Comparison", "Error", "File", "Hit", "Prefix", "RawArray", "Namespace", "Store", "Tensor", "compare",
            "cuda", "dtype_name", "join", "load", "model_identity", "open", "open_arrays", "pack", "save"]
 
 

@@ -22,6 +22,8 @@ from .errors import Code, Error
 if TYPE_CHECKING:
     from .file import File
 
+__all__ = ["decode", "list_devices", "pack", "stats"]
+
 Result = TypeVar("Result")
 
 

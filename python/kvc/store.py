@@ -374,7 +374,7 @@ class Hit(_InStore):
 
     def _read(self) -> None:
         info, pointer = _lib.StoreHitInfo(), self.pointer  # held while the text is read
-        self._library.kvc_store_hit_info(pointer, c.byref(info))
+        self._library.kvc_store_hit_describe(pointer, c.byref(info))
         self.tokens: int = info.tokens
         self.chunks: int = info.chunks
         self.bytes: int = info.bytes
@@ -406,7 +406,7 @@ class Hit(_InStore):
                                       convert=convert, pairing=encode(pairing))
             with _lib.ErrorSlot() as e:
                 there = int(self._library.kvc_store_load(self.pointer, c.byref(m), c.byref(o), e))
-                if there <= first and e.code in (Code.USAGE, Code.NOT_SLICEABLE):
+                if there < 0:
                     raise e.error()
                 return there
 
@@ -435,7 +435,8 @@ class Hit(_InStore):
         back = _lib.Callback(_lib.CHUNK_FN, take)
         try:
             with _lib.ErrorSlot() as e, back:
-                self._library.kvc_store_chunks(self.pointer, c.byref(o), back.pointer, None, e)
+                if self._library.kvc_store_chunks(self.pointer, c.byref(o), back.pointer, None, e) < 0:
+                    raise e.error()
         except (Error, OSError) as problem:
             raise Error(Code.UNSUPPORTED, f"a chunk cannot be decoded by the device: {problem}") from None
         cuda.count(device=1)

@@ -51,7 +51,7 @@ class TestStore(Case):
         self.assertEqual(self.namespace.find(other).tokens, 256)
         stats = self.store.stats
         self.assertEqual((stats["put_objects"], stats["loaded_tokens"] > 0), (2, True))
-        self.assertIn("kvc_store_lookups", self.store.prometheus())
+        self.assertIn("kvc_store_lookups_total", self.store.prometheus())
 
     def test_names(self):
         names = [b"model@0@\x00\xff", b"other"]

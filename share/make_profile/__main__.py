@@ -21,6 +21,7 @@ Needs torch, transformers and safetensors; gguf for weights in GGUF."""
 import argparse
 import os
 import sys
+import traceback
 
 os.environ.update(HF_HUB_OFFLINE="1", TQDM_DISABLE="1")  # nothing is looked up, no bars are drawn
 PACKAGES = "torch", "transformers", "safetensors", "gguf"
@@ -95,4 +96,8 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Exception:  # Python's own status would be 1, which is another answer of kvc-profile
+        traceback.print_exc()
+        sys.exit(2)

@@ -71,8 +71,8 @@ static int print_all(const struct kvc_file *f, struct kvc_error *e) {
 static int status_of(const struct kvc_error *e) {
     if (kvc_error_need(e) == KVC_NEED_PROFILE) return 1; /* the file's has not what rows need */
     switch (kvc_error_code(e)) {
-    case KVC_ERR_UNKNOWN:
-    case KVC_ERR_MODEL:
+    case KVC_ERR_UNKNOWN_FORMAT:
+    case KVC_ERR_OTHER_MODEL:
     case KVC_ERR_USAGE: /* of facts, by which weights cannot be used */
     case KVC_ERR_DAMAGED: return 1;
     case KVC_ERR_UNSUPPORTED: return 2;

@@ -254,7 +254,7 @@ static int give_hidden(const struct kvc_rebuild *x, uint32_t from, const uint64_
 static int give_matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m,
                        struct kvc_error *e) {
     const struct job *j = x->owner;
-    if (in != IN) return kvc_fail(e, KVC_ERR_MODEL, "no such weights");
+    if (in != IN) return kvc_fail(e, KVC_ERR_OTHER_MODEL, "no such weights");
     const size_t out = width_of(j, j->which);
     float *copy = fuzz_alloc(IN * out * sizeof *copy); /* so that reading beyond shows */
     memcpy(copy, j->weight, IN * out * sizeof *copy);
@@ -652,8 +652,8 @@ static uint8_t *decode(const struct job *j, const struct coded *x, int second, u
     for (uint64_t i = 0; i < block.shape.tokens; i++) row[i] = b * j->block_rows + i;
     if (kvc_pipeline_decode_record(&j->line, &block, &own, second ? &first : NULL, e) == 0)
         return rows;
-    if (!*e->message ||
-        (e->code != KVC_ERR_DAMAGED && e->code != KVC_ERR_UNSUPPORTED && e->code != KVC_ERR_MODEL))
+    if (!*e->message || (e->code != KVC_ERR_DAMAGED && e->code != KVC_ERR_UNSUPPORTED &&
+                         e->code != KVC_ERR_OTHER_MODEL))
         fuzz_die("refused without a word, or for a wrong reason", e);
     free(rows);
     return NULL;

@@ -59,7 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct kvc_profile *p = kvc_profile_open_memory(data, size, &e);
     if (!p) {
         if (!*e.message || (e.code != KVC_ERR_DAMAGED && e.code != KVC_ERR_UNSUPPORTED &&
-                            e.code != KVC_ERR_UNKNOWN))
+                            e.code != KVC_ERR_UNKNOWN_FORMAT))
             fuzz_die("refused without a word, or for a wrong reason", &e);
         return 0;
     }

@@ -138,7 +138,7 @@ static inline struct kvc_store_hit *find_n(struct kvc_store_namespace *ns, const
 
 static inline uint64_t found_of(const struct kvc_store_hit *hit) {
     struct kvc_store_hit_info info = {.size = sizeof info};
-    assert_int_equal(kvc_store_hit_info(hit, &info), 0);
+    assert_int_equal(kvc_store_hit_describe(hit, &info), 0);
     return info.tokens;
 }
 
@@ -166,7 +166,7 @@ static inline uint64_t load_and_compare(struct kvc_store_hit *hit, const struct 
     assert_non_null(y);
     describe(y, n);
     y->m.first_position = (int64_t)first;
-    const uint64_t end = kvc_store_load(hit, &y->m, NULL, &e);
+    const uint64_t end = (uint64_t)kvc_store_load(hit, &y->m, NULL, &e); /* -1: a large one */
     assert_true(end >= first && end <= first + n);
     for (unsigned i = 0; i < ARRAYS; i++)
         assert_memory_equal(y->rows[i], x->rows[i] + first * ROW, (end - first) * ROW);

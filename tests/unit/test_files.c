@@ -151,10 +151,10 @@ static const char *wrong_refusal(const struct expected *x, enum step step,
     if (!strstr(e->message, x->words)) return "not refused with the words expected";
     const int is_unsupported = has_prefix(x->name, "unsupported-"),
               by_weights = has_prefix(x->name, "bad-project-") &&
-                           (e->code == KVC_ERR_MODEL || e->code == KVC_ERR_USAGE);
+                           (e->code == KVC_ERR_OTHER_MODEL || e->code == KVC_ERR_USAGE);
     if (is_unsupported != (e->code == KVC_ERR_UNSUPPORTED) ||
         (!is_unsupported && !by_weights && e->code != KVC_ERR_DAMAGED &&
-         e->code != KVC_ERR_UNKNOWN))
+         e->code != KVC_ERR_UNKNOWN_FORMAT))
         return "not refused with the code expected";
     /* EXTENTS is section 0 of its record: what is wrong in it is said to be there */
     if (step == OPEN && has_prefix(x->name, "bad-extents-") &&

@@ -89,7 +89,7 @@ static void layers_in_another_order_are_refused(void **state) {
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layer[i].index = c->n_layers - 1 - c->layer[i].index;
     assert_int_equal(kvc_profile_settle(profile, c, 0, 0, &fit, &e), -1);
-    assert_int_equal(e.code, KVC_ERR_MODEL);
+    assert_int_equal(e.code, KVC_ERR_OTHER_MODEL);
     assert_int_equal(kvc_profile_settle(profile, c, 0, 1, &fit, &e), 0);
     assert_int_equal(fit.verdict, KVC_FIT_BAD);
     assert_int_equal(pack(c, &fit, &e), 0);

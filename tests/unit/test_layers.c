@@ -63,7 +63,7 @@ static void two_caches_are_numbered(void **state) {
     kvc_pattern_repeat(&p, 6, 3, 512);
     assert_true(kvc_layers_ambiguous(c));
     assert_int_equal(kvc_layers_need_numbers(c, &e), -1);
-    assert_int_equal(e.code, KVC_ERR_MODEL);
+    assert_int_equal(e.code, KVC_ERR_OTHER_MODEL);
     assert_int_equal(kvc_layers_settle(c, &p, &e), 1);
     static const uint32_t number[] = {2, 5, 0, 1, 3, 4, 0, 1, 3, 4};
     for (uint32_t i = 0; i < 10; i++) {

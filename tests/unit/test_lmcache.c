@@ -244,8 +244,8 @@ static void test_gds(void **state) {
         {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,6],\"shapes\":[],\"data_offsets\":[0,24]"
          ",\"fmt\":1}}",
          24, KVC_ERR_UNSUPPORTED, "groups"},
-        {"{\"kvcache\":{},\"kvcache\":{}}", 24, KVC_ERR_UNKNOWN, "JSON"},
-        {"{\"kvcache\":{},\"other\":{}}", 24, KVC_ERR_UNKNOWN, "no array"},
+        {"{\"kvcache\":{},\"kvcache\":{}}", 24, KVC_ERR_UNKNOWN_FORMAT, "JSON"},
+        {"{\"kvcache\":{},\"other\":{}}", 24, KVC_ERR_UNKNOWN_FORMAT, "no array"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const struct file f = gds_file(bad[i].entry, bad[i].n);

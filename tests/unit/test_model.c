@@ -298,7 +298,7 @@ static void test_safetensors(void **state) {
     assert_int_equal(e.code, KVC_ERR_IO);
     put_file("x", "\x40\0\0\0\0\0\0\0{}", 10);
     assert_int_equal(kvc_model_read(in_folder("x"), 0, &m, &e), -1);
-    assert_int_equal(e.code, KVC_ERR_UNKNOWN);
+    assert_int_equal(e.code, KVC_ERR_UNKNOWN_FORMAT);
     drop_file("x");
 }
 
@@ -526,7 +526,7 @@ static void test_match(void **state) {
     assert_string_equal(note, "");
     n.sampled[31] ^= 1; /* same geometry, other weights */
     assert_int_equal(kvc_model_match(&meta, &n, note, sizeof note, &e), -1);
-    assert_int_equal(e.code, KVC_ERR_MODEL);
+    assert_int_equal(e.code, KVC_ERR_OTHER_MODEL);
     assert_non_null(strstr(e.message, "model.fingerprint.gguf.sampled"));
     n.kv_heads = 1;
     assert_int_equal(kvc_model_match(&meta, &n, note, sizeof note, &e), -1);

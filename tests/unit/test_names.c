@@ -202,7 +202,7 @@ static void test_refusals(void **state) {
     struct kvc_array a[4];
     refuse(pair, 1, KVC_ERR_UNSUPPORTED, "has K but no V");
     refuse(pair + 1, 1, KVC_ERR_UNSUPPORTED, "has V but no K");
-    refuse(pair, 0, KVC_ERR_UNKNOWN, "no arrays");
+    refuse(pair, 0, KVC_ERR_UNKNOWN_FORMAT, "no arrays");
     memcpy(a, pair, sizeof pair);
     a[0].dim[0] = 2;
     refuse(a, 2, KVC_ERR_UNSUPPORTED, "2 sequences");
@@ -227,7 +227,7 @@ static void test_refusals(void **state) {
     a[2].size = 0;
     refuse(a, 3, KVC_ERR_UNSUPPORTED, "no heads or channels");
     a[0] = array_of("a\nb", 1, 1, 1);
-    refuse(a, 1, KVC_ERR_UNKNOWN, "found 'a?b'");
+    refuse(a, 1, KVC_ERR_UNKNOWN_FORMAT, "found 'a?b'");
 }
 
 static void test_lone(void **state) {

@@ -184,7 +184,7 @@ static void test_members(void **state) {
     zip_add(&z, "a.npy", zeros, sizeof zeros);
     zip_add(&z, "b.txt", zeros, sizeof zeros);
     zip_close(&z);
-    refuse_bytes(format, z.data, z.n, NULL, KVC_ERR_UNKNOWN, "found 'a', 'b.txt'");
+    refuse_bytes(format, z.data, z.n, NULL, KVC_ERR_UNKNOWN_FORMAT, "found 'a', 'b.txt'");
     refuse_bytes(format, zeros, sizeof zeros, NULL, KVC_ERR_DAMAGED, "no zip");
     refuse_bytes(format, zeros, 0, NULL, KVC_ERR_DAMAGED, "no zip");
 }

@@ -230,39 +230,41 @@ static void caches(void **state) {
         struct geometry g;
         enum kvc_code code;
     } cases[] = {
-        {{0, 1, DIM, HEADS, DIM_V}, KVC_ERR_MODEL},
-        {{0, HEADS, DIM + 2, HEADS, DIM_V}, KVC_ERR_MODEL},
-        {{0, 1, HEADS * DIM, HEADS, DIM_V}, KVC_ERR_MODEL},
-        {{0, HEADS, DIM, 1, HEADS * DIM_V}, KVC_ERR_MODEL},
-        {{0, HEADS, DIM, HEADS, DIM}, KVC_ERR_MODEL},
+        {{0, 1, DIM, HEADS, DIM_V}, KVC_ERR_OTHER_MODEL},
+        {{0, HEADS, DIM + 2, HEADS, DIM_V}, KVC_ERR_OTHER_MODEL},
+        {{0, 1, HEADS * DIM, HEADS, DIM_V}, KVC_ERR_OTHER_MODEL},
+        {{0, HEADS, DIM, 1, HEADS * DIM_V}, KVC_ERR_OTHER_MODEL},
+        {{0, HEADS, DIM, HEADS, DIM}, KVC_ERR_OTHER_MODEL},
         {{0, HEADS, DIM, 0, 0}, KVC_OK},
         {{0, 0, 0, HEADS, DIM_V}, KVC_OK},
         {{1, 5, 7, 1, DIM_1}, KVC_OK}, /* of K it knows nothing */
-        {{1, 5, 7, 1, DIM_1 + 1}, KVC_ERR_MODEL},
+        {{1, 5, 7, 1, DIM_1 + 1}, KVC_ERR_OTHER_MODEL},
         {{2, 9, 9, 9, 9}, KVC_OK},
-        {{3, HEADS, DIM, HEADS, DIM_V}, KVC_ERR_MODEL},
-        {{4000000000, 1, 1, 1, 1}, KVC_ERR_MODEL},
-        {{0, 0, 0, 0, 0}, KVC_ERR_MODEL},
+        {{3, HEADS, DIM, HEADS, DIM_V}, KVC_ERR_OTHER_MODEL},
+        {{4000000000, 1, 1, 1, 1}, KVC_ERR_OTHER_MODEL},
+        {{0, 0, 0, 0, 0}, KVC_ERR_OTHER_MODEL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         fits(p, make_cache(&cases[i].g, "halves"), cases[i].code, "a geometry");
     fits(p, with_number(make_cache(&right, "halves"), KVC_KEY_MODEL_LAYERS, 3), KVC_OK,
          "as many layers");
-    fits(p, with_number(make_cache(&right, "halves"), KVC_KEY_MODEL_LAYERS, 4), KVC_ERR_MODEL,
+    fits(p, with_number(make_cache(&right, "halves"), KVC_KEY_MODEL_LAYERS, 4), KVC_ERR_OTHER_MODEL,
          "other layers");
     /* fingerprints: of one kind the same or not, of another kind no matter */
     static const char full[] = "model.fingerprint.gguf.pieces",
                       sampled[] = "model.fingerprint.gguf.sampled";
     fits(p, with_bytes(make_cache(&right, "halves"), full, 7, 32), KVC_OK, "the same weights");
-    fits(p, with_bytes(make_cache(&right, "halves"), full, 8, 32), KVC_ERR_MODEL, "other weights");
+    fits(p, with_bytes(make_cache(&right, "halves"), full, 8, 32), KVC_ERR_OTHER_MODEL,
+         "other weights");
     fits(p, with_bytes(make_cache(&right, "halves"), sampled, 8, 32), KVC_OK, "another kind");
     fits(p, with_bytes(make_cache(&right, "halves"), full, 8, 16), KVC_OK, "no fingerprint at all");
     /* RoPE: what the cache says of it is the profile's, or not; where it says too little it is
      * believed */
     fits(p, with_rope(make_cache(&right, "halves"), 10000, 2 * HALF), KVC_OK, "the same RoPE");
-    fits(p, with_rope(make_cache(&right, "halves"), 500000, 2 * HALF), KVC_ERR_MODEL,
+    fits(p, with_rope(make_cache(&right, "halves"), 500000, 2 * HALF), KVC_ERR_OTHER_MODEL,
          "another base");
-    fits(p, with_rope(make_cache(&right, "halves"), 10000, DIM), KVC_ERR_MODEL, "other channels");
+    fits(p, with_rope(make_cache(&right, "halves"), 10000, DIM), KVC_ERR_OTHER_MODEL,
+         "other channels");
     fits(p,
          with_text(with_rope(make_cache(&right, "halves"), 500000, 6), KVC_KEY_ROPE_TYPE, "yarn"),
          KVC_OK, "YaRN");
@@ -274,7 +276,7 @@ static void caches(void **state) {
     m.key[m.keys++] = (struct key){"rope.pairing", "interleaved"};
     p = must_open(&m);
     fits(p, make_cache(&right, "interleaved"), KVC_OK, "the pairing");
-    fits(p, make_cache(&right, "halves"), KVC_ERR_MODEL, "the other pairing");
+    fits(p, make_cache(&right, "halves"), KVC_ERR_OTHER_MODEL, "the other pairing");
     fits(p, make_cache(&right, NULL), KVC_OK, "no pairing");
     kvc_profile_free(p);
     free_maker(&m);
@@ -387,19 +389,19 @@ static void places(void **state) {
     assert_true(found(hash, "nowhere", "empty", "a", &e));
     assert_false(found(hash, NULL, NULL, NULL, &e));
     assert_false(found(hash, NULL, "b", "b", &e)); /* other names are none */
-    assert_int_equal(e.code, KVC_ERR_MODEL);
+    assert_int_equal(e.code, KVC_ERR_OTHER_MODEL);
     assert_non_null(strstr(e.message, "Tiny"));
     char hex[65];
     kvc_hex(hash, 32, hex);
     assert_non_null(strstr(e.message, hex));
     assert_false(found(hash, NULL, "nowhere", "nowhere", &e));
     assert_false(found(hash, "a/other.kvcp", NULL, NULL, &e));
-    assert_int_equal(e.code, KVC_ERR_MODEL);
+    assert_int_equal(e.code, KVC_ERR_OTHER_MODEL);
     assert_non_null(strstr(e.message, "Another"));
     assert_false(found(hash, "a/cut.kvcp", NULL, NULL, &e));
     assert_non_null(strstr(e.message, "cut.kvcp"));
     assert_false(found(wrong, "a/the one.kvcp", "a", "a", &e));
-    assert_int_equal(e.code, KVC_ERR_MODEL);
+    assert_int_equal(e.code, KVC_ERR_OTHER_MODEL);
 
     snprintf(path, sizeof path, "%s/a/the one.kvcp", folder);
     struct kvc_profile *p = kvc_profile_open(path, &e);

@@ -26,7 +26,7 @@ static void wrong_metadata(void **state) {
     } cases[] = {
         {"kvc.profile", "2", KVC_ERR_UNSUPPORTED},
         {"kvc.profile", "00", KVC_ERR_UNSUPPORTED},
-        {"kvc.profile", "", KVC_ERR_UNKNOWN},
+        {"kvc.profile", "", KVC_ERR_UNKNOWN_FORMAT},
         {"kvc.profile", "0 and a long tail of other words", KVC_ERR_UNSUPPORTED},
         {"metric", "fischer", KVC_ERR_UNSUPPORTED},
         {"metric", "Fisher", KVC_ERR_UNSUPPORTED},
@@ -48,7 +48,7 @@ static void wrong_metadata(void **state) {
     }
     struct maker m = make_good();
     key_of(&m, "kvc.profile")->name = "kvc.profiles";
-    refuse_maker(&m, KVC_ERR_UNKNOWN, "another file of safetensors");
+    refuse_maker(&m, KVC_ERR_UNKNOWN_FORMAT, "another file of safetensors");
     m = make_good();
     key_of(&m, "model.layers")->name = "layers";
     refuse_maker(&m, KVC_ERR_DAMAGED, "no number of layers");
@@ -381,7 +381,7 @@ static void wrong_headers(void **state) {
         {"\"__metadata__\":{", "\"__metadata\":{", KVC_ERR_DAMAGED},
         {"}}", "}", KVC_ERR_DAMAGED},
         {"{\"__metadata__\"", "{[\"__metadata__\"", KVC_ERR_DAMAGED},
-        {"{\"__metadata__\"", " {\"__metadata__\"", KVC_ERR_UNKNOWN},
+        {"{\"__metadata__\"", " {\"__metadata__\"", KVC_ERR_UNKNOWN_FORMAT},
         {"610]}", "611]}", KVC_ERR_DAMAGED}, /* of a tensor that nobody reads */
         {"610]}", "609]}", KVC_ERR_DAMAGED},
         {",610]}", "]}", KVC_ERR_DAMAGED},
@@ -401,13 +401,13 @@ static void wrong_headers(void **state) {
     /* a key with a rest that is no header is none */
     const uint8_t list[] = {2, 0, 0, 0, 0, 0, 0, 0, '[', ']'},
                   nothing[] = {2, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
-    refuse(list, sizeof list, KVC_ERR_UNKNOWN, "a list");
-    refuse(nothing, sizeof nothing, KVC_ERR_UNKNOWN, "an empty header");
+    refuse(list, sizeof list, KVC_ERR_UNKNOWN_FORMAT, "a list");
+    refuse(nothing, sizeof nothing, KVC_ERR_UNKNOWN_FORMAT, "an empty header");
     uint8_t *bytes = render(&m, &n);
     static const uint64_t sizes[] = {0, 1, UINT64_MAX, UINT64_MAX - 7, UINT64_C(1) << 63};
     for (size_t i = 0; i < 5; i++) {
         for (unsigned b = 0; b < 8; b++) bytes[b] = (uint8_t)(sizes[i] >> 8 * b & 255);
-        refuse(bytes, n, KVC_ERR_UNKNOWN, "the header's size");
+        refuse(bytes, n, KVC_ERR_UNKNOWN_FORMAT, "the header's size");
     }
     free(bytes);
     free_maker(&m);
@@ -426,7 +426,7 @@ static void cut_and_changed(void **state) {
         if (cut) memcpy(own, bytes, cut);
         struct kvc_profile *p = kvc_profile_open_memory(own, cut, &e);
         if (p) fail_msg("%zu bytes of %zu are taken", cut, n);
-        assert_true((e.code == KVC_ERR_UNKNOWN || e.code == KVC_ERR_DAMAGED) &&
+        assert_true((e.code == KVC_ERR_UNKNOWN_FORMAT || e.code == KVC_ERR_DAMAGED) &&
                     strlen(e.message) > 10);
         free(own);
     }

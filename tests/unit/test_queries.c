@@ -460,7 +460,7 @@ static void test_weights(void **state) {
     refused(c, put_layer(0, OF_NORM), KVC_ERR_UNSUPPORTED, "layer 3: the weights have no norm");
     struct kvc_error e;
     assert_int_equal(kvc_meta_set_u64(&c->meta, KVC_KEY_MODEL_HEADS, QUERY + 2, &e), 0);
-    refused(c, put_layer(0, TENSORS), KVC_ERR_MODEL, "4 query heads, but the model has 6");
+    refused(c, put_layer(0, TENSORS), KVC_ERR_OTHER_MODEL, "4 query heads, but the model has 6");
     kvc_meta_remove(&c->meta, KVC_KEY_MODEL_HEADS);
 
     const struct tensor odd[] = {
@@ -469,13 +469,13 @@ static void test_weights(void **state) {
         {"model.layers.3.input_layernorm.weight", 0, 1, {m.in}, m.norm},
         {"model.layers.3.self_attn.q_proj.weight", 0, 2, {K_ROWS + 1, m.in}, m.q}};
     put_safetensors("w.safetensors", "", odd, 4);
-    refused(c, in_folder("w.safetensors"), KVC_ERR_MODEL,
+    refused(c, in_folder("w.safetensors"), KVC_ERR_OTHER_MODEL,
             "q_proj.weight' has shape [17][40], but the cache needs [16][40]");
     struct tensor other[4];
     memcpy(other, odd, sizeof odd);
     other[0].dim[0] = K_ROWS - CHANNELS;
     put_safetensors("w.safetensors", "", other, 4);
-    refused(c, in_folder("w.safetensors"), KVC_ERR_MODEL, "k_proj.weight' has shape [8][40]");
+    refused(c, in_folder("w.safetensors"), KVC_ERR_OTHER_MODEL, "k_proj.weight' has shape [8][40]");
 
     float *const spoilt[] = {&m.k[5], &m.v[7], &m.norm[2], &m.q[11], &m.q_bias[1]};
     for (size_t i = 0; i < sizeof spoilt / sizeof *spoilt; i++) {
@@ -485,7 +485,8 @@ static void test_weights(void **state) {
         *spoilt[i] = was;
     }
     for (size_t i = 0; i < m.in * K_ROWS; i++) m.v[i] /= 4; /* not those of the cache */
-    refused(c, put_layer(0, TENSORS), KVC_ERR_MODEL, "K and V are not those of these weights");
+    refused(c, put_layer(0, TENSORS), KVC_ERR_OTHER_MODEL,
+            "K and V are not those of these weights");
     memset(m.v, 0, sizeof m.v);
     memset(m.k, 0, sizeof m.k);
     refused(c, put_layer(0, TENSORS), KVC_ERR_UNSUPPORTED, "layer 3: a matrix is not positive");
@@ -515,7 +516,7 @@ static void test_caches(void **state) {
     assert_non_null(q);
     kvc_cache_free(q);
     assert_int_equal(kvc_meta_set_f64(&c->meta, KVC_KEY_ROPE_THETA, 50, &e), 0);
-    refused(c, path, KVC_ERR_MODEL, "its RoPE?");
+    refused(c, path, KVC_ERR_OTHER_MODEL, "its RoPE?");
     kvc_meta_remove(&c->meta, KVC_KEY_ROPE_THETA);
     refused(c, path, KVC_ERR_UNSUPPORTED, "the angles by which RoPE rotated K are not known");
     kvc_meta_remove(&c->meta, KVC_KEY_ROPE_PAIRING);

@@ -140,10 +140,10 @@ static void test_strict(void **state) {
         {"{\"__metadata__\":{\"a\":1}}", 0, KVC_ERR_DAMAGED, "is no text"},
         {"{\"a\xff\":{}}", 0, KVC_ERR_DAMAGED, "JSON"},
         {"{} {}", 0, KVC_ERR_DAMAGED, "JSON"},
-        {"[]", 0, KVC_ERR_UNKNOWN, "no JSON object"},
-        {"{}", 0, KVC_ERR_UNKNOWN, "no arrays"},
-        {"{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_UNKNOWN,
-         "no array is named"},
+        {"[]", 0, KVC_ERR_UNKNOWN_FORMAT, "no JSON object"},
+        {"{}", 0, KVC_ERR_UNKNOWN_FORMAT, "no arrays"},
+        {"{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+         KVC_ERR_UNKNOWN_FORMAT, "no array is named"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct file f = make(bad[i].header, bad[i].n);
@@ -158,8 +158,8 @@ static void test_strict(void **state) {
     refuse_bytes(format, f.data, f.n, NULL, KVC_ERR_DAMAGED, "beyond the end");
     put_u64(f.data, UINT64_C(1) << 62);
     refuse_bytes(format, f.data, f.n, NULL, KVC_ERR_DAMAGED, "at most");
-    refuse_bytes(format, f.data, 8, NULL, KVC_ERR_UNKNOWN, "too short");
-    refuse_bytes(format, f.data, 0, NULL, KVC_ERR_UNKNOWN, "too short");
+    refuse_bytes(format, f.data, 8, NULL, KVC_ERR_UNKNOWN_FORMAT, "too short");
+    refuse_bytes(format, f.data, 0, NULL, KVC_ERR_UNKNOWN_FORMAT, "too short");
 }
 
 static void test_mutations(void **state) {
@@ -575,7 +575,7 @@ static void test_mlx(void **state) {
     struct kvc_error e;
     open_data(&in, "mlx/smol-32.safetensors");
     assert_null(kvc_format_import(format, &in, NULL, &e));
-    assert_int_equal(e.code, KVC_ERR_UNKNOWN);
+    assert_int_equal(e.code, KVC_ERR_UNKNOWN_FORMAT);
     assert_non_null(strstr(e.message, "--map='keys={i}.0' --map='values={i}.1'"));
     kvc_input_close(&in);
     assert_real(format, "mlx/smol-32.safetensors", &o, 1);
@@ -651,7 +651,7 @@ static void test_damaged(void **state) {
         open_data(&in, file);
         assert_null(kvc_format_import(format, &in, NULL, &e));
         if (getenv("KVC_TEST_VERBOSE")) print_message("%s: %s\n", file, e.message);
-        assert_true(e.code == KVC_ERR_DAMAGED || e.code == KVC_ERR_UNKNOWN);
+        assert_true(e.code == KVC_ERR_DAMAGED || e.code == KVC_ERR_UNKNOWN_FORMAT);
         kvc_input_close(&in);
         seen++;
     }

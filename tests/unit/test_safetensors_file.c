@@ -190,14 +190,14 @@ static void knows_beginnings(void **state) {
     assert_int_equal(kvc_safetensors_begins(f.head, 8, why, sizeof why), 0);
     assert_string_equal(why, "too short for a header");
     f.size = 8;
-    refuse(&f, 0, KVC_ERR_UNKNOWN, "too short for a safetensors header");
+    refuse(&f, 0, KVC_ERR_UNKNOWN_FORMAT, "too short for a safetensors header");
     f.size = 9;
     refuse(&f, 0, KVC_ERR_DAMAGED,
            "header length 2 reaches beyond the end of the file (9 bytes): cut short");
     make(&f, "[]", 0);
     assert_int_equal(kvc_safetensors_begins(f.head, 10, why, sizeof why), 0);
     assert_string_equal(why, "no JSON object follows the header length");
-    refuse(&f, 0, KVC_ERR_UNKNOWN, "no JSON object");
+    refuse(&f, 0, KVC_ERR_UNKNOWN_FORMAT, "no JSON object");
     make(&f, "{}", 0);
     put_u64(f.head, 1);
     assert_int_equal(kvc_safetensors_begins(f.head, 10, why, sizeof why), 0);
@@ -243,7 +243,7 @@ static void survives_changes(void **state) {
     for (size_t n = 0; n < header; n++) {
         struct file cut = f;
         cut.size = n;
-        refuse(&cut, 0, n < 9 ? KVC_ERR_UNKNOWN : KVC_ERR_DAMAGED,
+        refuse(&cut, 0, n < 9 ? KVC_ERR_UNKNOWN_FORMAT : KVC_ERR_DAMAGED,
                n < 9 ? "too short" : "cut short");
     }
 }

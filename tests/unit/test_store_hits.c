@@ -72,12 +72,12 @@ static void ranges(void **state) {
         assert_memory_equal(y->rows[i], x->rows[i] + 3 * CHUNK * ROW, CHUNK * ROW);
     /* what makes no sense */
     y->m.first_position = 4 * CHUNK + 1;
-    assert_int_equal(kvc_store_load(hit, &y->m, NULL, &e), 4 * CHUNK + 1);
+    assert_int_equal(kvc_store_load(hit, &y->m, NULL, &e), -1);
     assert_int_equal(e.code, KVC_ERR_USAGE);
     y->m.first_position = 0;
     y->a[1].tokens = 5;
-    assert_int_equal(kvc_store_load(hit, &y->m, NULL, &e), 0);
-    assert_int_equal(e.code, KVC_ERR_SLICE);
+    assert_int_equal(kvc_store_load(hit, &y->m, NULL, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_NOT_SLICEABLE);
     /* as a cache */
     for (uint64_t first = 0; first < 4 * CHUNK; first += CHUNK) {
         const struct kvc_store_load_options o = {.size = sizeof o,
@@ -262,7 +262,7 @@ static void two_tiers(void **state) {
     ns = open_namespace(s, x);
     struct kvc_store_hit *hit = find_n(ns, x->ids, 6 * CHUNK);
     struct kvc_store_hit_info info = {.size = sizeof info};
-    kvc_store_hit_info(hit, &info);
+    kvc_store_hit_describe(hit, &info);
     assert_string_equal(info.tiers, "dir 1536");
     assert_int_equal(hit->tier[0], 1);
     assert_int_equal(load_and_compare(hit, x, 0, 6 * CHUNK), 6 * CHUNK);
@@ -480,7 +480,7 @@ static void times(void **state) {
     assert_int_equal(counted(s, KVC_COUNT_GONE), 1);
     struct kvc_store_counter_info info = {.size = sizeof info};
     size_t n = 0;
-    for (uint64_t gone = 0; !kvc_store_counter_info(s, n, &info); n++) {
+    for (uint64_t gone = 0; !kvc_store_counter_describe(s, n, &info); n++) {
         assert_true(*info.what && info.value == kvc_store_counter(s, info.name));
         if (strcmp(info.name, "gone_objects") == 0) assert_int_equal(gone += info.value, 1);
     }

@@ -122,7 +122,7 @@ static void reading(void **state) {
     struct kvc_error e;
     put(ns, x);
     struct kvc_store_hit *hit = find_n(ns, x->ids, 4 * CHUNK);
-    assert_int_equal(kvc_store_hit_info(hit, &info), 0);
+    assert_int_equal(kvc_store_hit_describe(hit, &info), 0);
     describe(y, 4 * CHUNK);
     for (unsigned at = 0; at <= 4; at++) {
         struct heard got = {.cancel_at = at}, loaded = {.cancel_at = at}, given = {.cancel_at = at};

@@ -71,7 +71,7 @@ static uint64_t by_chunks(struct kvc_store_hit *hit, const struct made *x) {
     uint64_t tokens = 0;
     struct kvc_error e;
     (void)x;
-    const uint64_t end = kvc_store_chunks(hit, NULL, take_tokens, &tokens, &e);
+    const uint64_t end = (uint64_t)kvc_store_chunks(hit, NULL, take_tokens, &tokens, &e);
     assert_int_equal(end, tokens);
     return end;
 }

@@ -82,12 +82,12 @@ static void objects(void **state) {
     assert_int_equal(info.state, KVC_STORE_STORED);
     assert_non_null(strstr(info.path, name));
     struct kvc_store_hit *hit = find_n(ns, x->ids, CHUNK);
-    assert_int_equal(kvc_store_hit_next(hit, next), 0);
+    assert_int_equal(kvc_store_hit_next(hit, next, sizeof next), 0);
     kvc_store_hit_free(hit);
     assert_int_equal(kvc_store_clean(s, 0, &none, &cleaned, &e), 0);
     assert_int_equal(cleaned.evicted, 1);
     hit = find_n(ns, x->ids, CHUNK);
-    assert_int_equal(kvc_store_hit_next(hit, next), 1);
+    assert_int_equal(kvc_store_hit_next(hit, next, sizeof next), 1);
     assert_string_equal(next, name);
     kvc_store_hit_free(hit);
     assert_int_equal(kvc_store_object(s, 0, name, &info, &e), 1);
@@ -282,7 +282,7 @@ static void moves(void **state) {
     kvc_store_namespace_close(copied);
     snprintf(path, sizeof path, "%s/from/kvc-store.conf", folder);
     assert_null(kvc_store_archive_open(path, &e));
-    assert_int_equal(e.code, KVC_ERR_UNKNOWN);
+    assert_int_equal(e.code, KVC_ERR_UNKNOWN_FORMAT);
     kvc_store_close(to);
     kvc_store_close(read);
     close_filled(s, x, ns);

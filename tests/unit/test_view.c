@@ -120,7 +120,7 @@ static void evicted_tokens(void **state) {
     assert_int_equal(kvc_cache_finish(c, &e), 0);
     struct kvc_selection s = {.first = 0, .end = 8};
     assert_null(kvc_view_select(c, &s, &e));
-    assert_int_equal(e.code, KVC_ERR_SLICE);
+    assert_int_equal(e.code, KVC_ERR_NOT_SLICEABLE);
     s = (struct kvc_selection){.first = 6, .end = 8};
     struct kvc_cache *v = kvc_view_select(c, &s, &e);
     assert_non_null(v);

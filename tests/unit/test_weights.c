@@ -309,7 +309,7 @@ static void test_shards(void **state) {
     assert_refused(folder, 3, &halves, KVC_ERR_DAMAGED, "GGUF and safetensors");
     drop_file(st[0]);
     drop_file(st[1]);
-    assert_refused(folder, 3, &halves, KVC_ERR_UNKNOWN, "no safetensors weights");
+    assert_refused(folder, 3, &halves, KVC_ERR_UNKNOWN_FORMAT, "no safetensors weights");
     assert_refused(in_folder("absent"), 3, &halves, KVC_ERR_IO, "cannot read the weights");
     free(m);
 }

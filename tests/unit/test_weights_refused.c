@@ -13,16 +13,16 @@ static void test_shapes(void **state) {
                    "w.safetensors: no tensor 'model.layers.2.self_attn.k_proj.weight'");
     struct kvc_projection_shape s = halves;
     s.heads = 4;
-    assert_refused(path, 3, &s, KVC_ERR_MODEL,
+    assert_refused(path, 3, &s, KVC_ERR_OTHER_MODEL,
                    "w.safetensors: 'model.layers.3.self_attn.k_proj.weight' has shape [24][32], "
                    "but the cache needs "
                    "[32][32]");
     s = halves;
     s.in = 31;
-    assert_refused(path, 3, &s, KVC_ERR_MODEL, "[24][32], but the cache needs [24][31]");
+    assert_refused(path, 3, &s, KVC_ERR_OTHER_MODEL, "[24][32], but the cache needs [24][31]");
     s = halves;
     s.dim_v = 8;
-    assert_refused(path, 3, &s, KVC_ERR_MODEL,
+    assert_refused(path, 3, &s, KVC_ERR_OTHER_MODEL,
                    "v_proj.weight' has shape [12][32], but the cache needs [24][32]");
     s = halves;
     s.heads = UINT64_C(1) << 61;
@@ -34,19 +34,19 @@ static void test_shapes(void **state) {
     s.pairing = KVC_PAIRING_UNKNOWN;
     assert_refused(path, 3, &s, KVC_ERR_USAGE, "pairing of the cache's K is unknown");
     s.pairing = KVC_PAIRING_NONE;
-    assert_refused(path, 3, &s, KVC_ERR_MODEL, "as 'halves', the cache's K as 'none'");
+    assert_refused(path, 3, &s, KVC_ERR_OTHER_MODEL, "as 'halves', the cache's K as 'none'");
 
     for (size_t i = 2; i < ALL; i++) { /* vectors of the wrong length or rank */
         struct tensor wrong[ALL];
         memcpy(wrong, t, sizeof t);
         wrong[i].dim[0]--;
         put_safetensors("w.safetensors", "", wrong, ALL);
-        assert_refused(path, 3, &halves, KVC_ERR_MODEL, wrong[i].name);
+        assert_refused(path, 3, &halves, KVC_ERR_OTHER_MODEL, wrong[i].name);
         memcpy(wrong, t, sizeof t);
         wrong[i].rank = 2;
         wrong[i].dim[1] = 1;
         put_safetensors("w.safetensors", "", wrong, ALL);
-        assert_refused(path, 3, &halves, KVC_ERR_MODEL, wrong[i].name);
+        assert_refused(path, 3, &halves, KVC_ERR_OTHER_MODEL, wrong[i].name);
     }
     put_safetensors("w.safetensors", "", t, 1);
     assert_refused(path, 3, &halves, KVC_ERR_UNSUPPORTED,
@@ -124,9 +124,10 @@ static void test_damaged_safetensors(void **state) {
          "other than counts"},
         {"{\"dtype\":\"F32\",\"shape\":[4611686018427387904,2,2],\"data_offsets\":[0,0]}",
          KVC_ERR_DAMAGED, "overflows 64 bits"},
-        {"{\"dtype\":\"F32\",\"shape\":[2,0],\"data_offsets\":[0,0]}", KVC_ERR_MODEL,
+        {"{\"dtype\":\"F32\",\"shape\":[2,0],\"data_offsets\":[0,0]}", KVC_ERR_OTHER_MODEL,
          "has shape [2][0]"},
-        {"{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}", KVC_ERR_MODEL, "has shape []"},
+        {"{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}", KVC_ERR_OTHER_MODEL,
+         "has shape []"},
         {"{\"dtype\":\"F32\",\"shape\":[1,1,1,2,2],\"data_offsets\":[0,16]}", KVC_ERR_UNSUPPORTED,
          "5 dimensions"},
         {"{\"dtype\":\"F64\",\"shape\":[2,1],\"data_offsets\":[0,16]}", KVC_ERR_UNSUPPORTED,
@@ -149,7 +150,7 @@ static void test_damaged_safetensors(void **state) {
     put_file("w.safetensors", "\4\0\0\0\0\0\0\0{\"a}", 12);
     assert_refused(in_folder("w.safetensors"), 0, &tiny, KVC_ERR_DAMAGED, "no valid JSON");
     put_file("w.safetensors", "\377\377\377\377\377\377\377\377{}", 10);
-    assert_refused(in_folder("w.safetensors"), 0, &tiny, KVC_ERR_UNKNOWN, "neither a GGUF");
+    assert_refused(in_folder("w.safetensors"), 0, &tiny, KVC_ERR_UNKNOWN_FORMAT, "neither a GGUF");
     drop_file("w.safetensors");
 }
 

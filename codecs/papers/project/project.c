@@ -186,15 +186,15 @@ static int rebuild(const struct plan *p, struct kvc_block *block, float sign, st
     if (copied && p->in != out)
         return kvc_fail(e, KVC_ERR_DAMAGED, "hidden states of other layers have other sizes");
     if (turn && (!turn->angle || 2 * turn->half > block->shape.dim))
-        return kvc_fail(e, KVC_ERR_MODEL, "the angles of the tensor's RoPE are missing");
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL, "the angles of the tensor's RoPE are missing");
     if (!copied && r->matrix(r, p->in, &m, e)) return -1;
     int status = 0;
     if (!copied && memcmp(m.fingerprint, p->fingerprint, sizeof p->fingerprint) != 0)
         status =
-            kvc_fail(e, KVC_ERR_MODEL,
+            kvc_fail(e, KVC_ERR_OTHER_MODEL,
                      "these are not the weights that the file was packed with (other fingerprint)");
     if (!status && p->norm && !m.norm)
-        status = kvc_fail(e, KVC_ERR_MODEL, "the weights have no norm");
+        status = kvc_fail(e, KVC_ERR_OTHER_MODEL, "the weights have no norm");
     float *hidden = kvc_alloc(rows * p->in + out, sizeof *hidden);
     if (!status && !hidden) status = kvc_fail_memory(e, "hidden states");
     if (!status) status = r->hidden(r, p->from, block->row, rows, p->in, hidden, e);

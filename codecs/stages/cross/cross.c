@@ -33,7 +33,8 @@ static int turn_rows(const struct kvc_block *block, float *rows, struct kvc_erro
     struct kvc_rope rope;
     if (!turn) return 0;
     if (!turn->angle)
-        return kvc_fail(e, KVC_ERR_MODEL, "the profile has not the angles of the tensor's RoPE");
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL,
+                        "the profile has not the angles of the tensor's RoPE");
     if (kvc_rope_init(&rope, turn->angle, turn->half, turn->pairing, e)) return -1;
     for (size_t i = 0; i < block->shape.tokens; i++) {
         kvc_rope_at(&rope, kvc_block_position(block, i));

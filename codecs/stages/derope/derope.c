@@ -75,7 +75,7 @@ static int derope_check(const struct kvc_stored *stored, const struct kvc_block 
     if (!block->profile)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PROFILE,
                              "the profile's RoPE is needed to decode this");
-    return kvc_fail(e, KVC_ERR_MODEL, "the profile rotates %zu pairs, not %zu",
+    return kvc_fail(e, KVC_ERR_OTHER_MODEL, "the profile rotates %zu pairs, not %zu",
                     block->profile->half, f->half);
 }
 

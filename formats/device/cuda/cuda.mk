@@ -71,5 +71,5 @@ endif
 .PHONY: kvc_cuda.pc
 kvc_cuda.pc:
 	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' 'Name: kvc_cuda' \
-	  'Description: KV-cache container files into GPU memory' 'Version: $(VERSION)' 'Requires: kvc' \
+	  'Description: KV-cache container files into GPU memory' 'Version: $(VERSION)' 'Requires: kvc = $(VERSION)' \
 	  'Libs: -L$${libdir} -lkvc_cuda' 'Cflags: -I$${includedir}' > $@

@@ -152,8 +152,8 @@ static int measure_once(struct kvc_store_namespace *ns, const int32_t *tokens, u
         cpu = cpu_seconds();
         if (way == PLAIN) *bytes = read_plainly(ns->store, hit, buffer, sizeof buffer);
         else if (way == CHECKED)
-            status = kvc_store_chunks(hit, &load, take_chunk, &checked, e) ? 0 : -1;
-        else status = kvc_store_load(hit, &rows->memory, &load, e) ? 0 : -1;
+            status = kvc_store_chunks(hit, &load, take_chunk, &checked, e) > 0 ? 0 : -1;
+        else status = kvc_store_load(hit, &rows->memory, &load, e) > 0 ? 0 : -1;
         t[way].s[run] = (double)(kvc_now() - began) / 1e6;
         t[way].cpu[run] = cpu_seconds() - cpu;
     }
