@@ -5,6 +5,7 @@
 #include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
+#include "kernels/float_bits.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -39,6 +40,10 @@ static void hold_finite(uint8_t *halves, size_t n) {
         }
 }
 
+static void settle_nans(float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] = isnan(x[i]) ? kvc_bits_to_float(0x7fc00000) : x[i];
+}
+
 void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dtype) {
     const struct kvc_kernels *k = kvc_kernels_get();
     if (!n) return;
@@ -49,8 +54,12 @@ void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dt
         if (!(low > -0x1p15f && high < 0x1p15f)) hold_finite(dst, n);
         return;
     }
-    if (dtype == KVC_BF16) k->f32_to_bf16(dst, src, n);
-    else if ((const uint8_t *)src != dst) memcpy(dst, src, n * sizeof *src);
+    if (dtype == KVC_BF16) {
+        k->f32_to_bf16(dst, src, n);
+        return;
+    }
+    if ((const uint8_t *)src != dst) memcpy(dst, src, n * sizeof *src);
+    settle_nans((float *)(void *)dst, n);
 }
 
 /* Returns the exponent that brings the maximum below 2^15; 0 when all values are 0. */

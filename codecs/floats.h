@@ -13,7 +13,8 @@
 /* Returns 1 for f32, f16, bf16. */
 int kvc_is_float(enum kvc_dtype dtype);
 /* Convert n values to binary32, exactly, and back, rounded to nearest even; values beyond the range
- * of f16 become its maximum. dst may be src only for f32. */
+ * of f16 become its maximum, and in all three a NaN the quiet one, 7e00, 7fc0, 7fc00000. dst may be
+ * src only for f32. */
 void kvc_to_floats(float *dst, const uint8_t *src, size_t n, enum kvc_dtype dtype);
 void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dtype);
 

@@ -71,6 +71,11 @@ int kvc_pipeline_check(const struct kvc_pipeline *pipeline, struct kvc_error *e)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "%s does not predict layers that %s merges: leave one of them out",
                             s->name, pipeline->step[pair].stage->name);
+        const unsigned narrows = kvc_pipeline_first(pipeline, KVC_STAGE_NARROWS);
+        if (i > narrows && s->flags & (KVC_STAGE_POSITIONS | KVC_STAGE_PROFILE | KVC_STAGE_AHEAD |
+                                       KVC_STAGE_REBUILDS))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot come after %s: put it before",
+                            s->name, pipeline->step[narrows].stage->name);
         if (i > pair && s->flags & KVC_STAGE_PAIR)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s occurs twice in the recipe", s->name);
     }

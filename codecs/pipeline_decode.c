@@ -135,6 +135,7 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
         block->residual = i + 1 < p->n;
         block->handed = level[i].handed;
         block->stands = block->shape.dtype;
+        block->computed = i + 1 < p->n && kvc_pipeline_stage(p, i + 1)->flags & KVC_STAGE_FLOAT;
         block->shape = level[i].taken;
         block->profile = level[i].profile;
         if ((status = visit(state, kvc_pipeline_stage(p, i), &p->step[i].args, &stored[i], block,
@@ -144,6 +145,7 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
         }
     }
     block->stands = block->shape.dtype;
+    block->computed = kvc_pipeline_stage(p, 0)->flags & KVC_STAGE_FLOAT;
     free(salient);
     free(step);
     block->salient = NULL;
@@ -208,7 +210,7 @@ static int decode_stage(void *state, const struct kvc_stage *s, const struct kvc
     if (block->residual && !d->runs.n) {
         block->shape = block->handed;
         block->shape.dtype = d->stands;
-        kvc_block_convert(block, d->rows, d->own, block->handed.dtype);
+        kvc_block_convert(block, d->rows, d->own, block->handed.dtype, s->flags & KVC_STAGE_FLOAT);
         block->shape = taken;
         d->begun = 1;
     }
@@ -259,7 +261,7 @@ static int decode_block(struct decoding *d, const struct kvc_coded *first, struc
     kvc_row_runs_end(&d->runs, 0, NULL);
     if (!status) {
         block->shape.dtype = d->stands;
-        kvc_block_convert(block, d->rows, d->own, d->own);
+        kvc_block_convert(block, d->rows, d->own, d->own, 0);
     }
     free(work);
     block->rows = d->rows[0];

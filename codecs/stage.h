@@ -36,7 +36,9 @@ enum kvc_stage_flags {
     KVC_STAGE_AHEAD = 16384,    /* may predict rows from tensors of earlier layers */
     KVC_STAGE_SIDE = 32768,     /* may have side data of a segment */
     KVC_STAGE_UNKNOWN = 65536, /* of a newer kvc: its sections tell nothing, and decode() says so */
-    KVC_STAGE_MARKS = 131072   /* marks tokens: decoders refuse a second one, which marks anew */
+    KVC_STAGE_MARKS = 131072,  /* marks tokens: decoders refuse a second one, which marks anew */
+    /* leaves channels out: no later stage counts them by a rotation or a profile */
+    KVC_STAGE_NARROWS = 262144
 };
 
 /* What a stage needs a profile for, bits. */

@@ -21,8 +21,7 @@ float kvc_half_to_float(uint16_t h) {
 
 uint16_t kvc_float_to_half(float f) {
     uint32_t bits = kvc_float_to_bits(f), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
-    /* NaN becomes quiet */
-    if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff));
+    if (rest > 0x7f800000) return 0x7e00;
     /* rounds to infinity */
     if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
     /* rounds to zero */
@@ -44,7 +43,7 @@ uint16_t kvc_float_to_half(float f) {
 
 uint16_t kvc_float_to_bf16(float f) {
     uint32_t bits = kvc_float_to_bits(f);
-    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
+    if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;
     bits += 0x7fff + (bits >> 16 & 1);
     return (uint16_t)(bits >> 16);
 }

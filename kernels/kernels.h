@@ -353,7 +353,8 @@ void kvc_f8e5m2_to_f32(float *dst, const uint8_t *src, size_t n);
 
 /* Converts one binary16 value, exactly. */
 float kvc_half_to_float(uint16_t h);
-/* Round to nearest even; NaN stays NaN (quiet), overflow gives infinity. */
+/* Round to nearest even; overflow gives infinity. Any NaN becomes the quiet one, 7e00 and 7fc0:
+ * machines differ in the sign and the other bits of a NaN that they compute. */
 uint16_t kvc_float_to_half(float f);
 uint16_t kvc_float_to_bf16(float f);
 

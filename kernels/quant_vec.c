@@ -6,8 +6,13 @@
 #include "kernels/vec.h"
 
 void kvc_f32_to_f16_vec(uint8_t *dst, const float *src, size_t n) {
-    size_t i = 0; /* the CPU makes NaNs quiet and cuts them as kvc_float_to_half() does */
-    for (; i + 8 <= n; i += 8) store_128(dst + 2 * i, f16_of_f32(load_f32(src + i)));
+    const bits256 quiet = set_32(0x7fc00000); /* which becomes 7e00 */
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const f32x8 x = load_f32(src + i);
+        const bits256 bits = select_256(equal_f32(x, x), bits_of_f32(x), quiet);
+        store_128(dst + 2 * i, f16_of_f32(f32_of_bits(bits)));
+    }
     kvc_f32_to_f16_ref(dst + 2 * i, src + i, n - i);
 }
 
@@ -15,9 +20,8 @@ void kvc_f32_to_f16_vec(uint8_t *dst, const float *src, size_t n) {
 static inline bits256 bf16_words(const float *src) {
     const f32x8 x = load_f32(src);
     const bits256 bits = bits_of_f32(x), high = right_32(bits, 16), odd = and_256(high, set_32(1));
-    const bits256 up = add_32(bits, add_32(odd, set_32(0x7fff))),
-                  quiet = or_256(high, set_32(0x40));
-    return select_256(equal_f32(x, x), right_32(up, 16), quiet);
+    const bits256 up = add_32(bits, add_32(odd, set_32(0x7fff)));
+    return select_256(equal_f32(x, x), right_32(up, 16), set_32(0x7fc0));
 }
 
 void kvc_f32_to_bf16_vec(uint8_t *dst, const float *src, size_t n) {

@@ -17,8 +17,7 @@ static inline __m512i bf16_words(const float *src) {
     const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000)),
                     nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     const __m512i up = _mm512_mask_add_epi32(half, odd, half, _mm512_set1_epi32(1));
-    const __m512i quiet = _mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x400000));
-    return _mm512_srli_epi32(quiet, 16);
+    return _mm512_srli_epi32(_mm512_mask_mov_epi32(up, nan, _mm512_set1_epi32(0x7fc00000)), 16);
 }
 
 void kvc_f32_to_bf16_avx512(uint8_t *dst, const float *src, size_t n) {

@@ -200,6 +200,10 @@ static int put_fidelity(struct items *out, const struct kvc_meta *meta, int loss
                         struct kvc_error *e) {
     const struct kvc_meta_entry *past = prefix_space_find(meta, KVC_KEY_VALUES_RECIPE),
                                 *own = lossless ? NULL : prefix_space_find(meta, KVC_KEY_RECIPE);
+    if (!lossless && !own)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "it lost values, and does not say by which recipe: such a cache has no "
+                        "namespace");
     if (lossless && !past) put_text(out, FIDELITY, "fidelity", "lossless");
     else if (put_joined(out, FIDELITY, "fidelity", past, " then ", own, e)) return -1;
     return put_joined(out, PROFILE, KVC_KEY_PROFILE,

@@ -165,13 +165,13 @@ KVC_DEVICE float kvc_from_half(uint32_t h) {
                                      kvc_as_float(0x33800000u)))); /* subnormal: rest * 2^-24 */
 }
 
-/* Rounds to nearest even and makes NaN quiet, as kvc_float_to_half() of convert.c. */
+/* Rounds to nearest even; a NaN becomes the quiet one, as by kvc_float_to_half() of convert.c. */
 KVC_DEVICE uint32_t kvc_to_half(uint32_t bits) {
 #ifdef __CUDACC__
     if ((bits & 0x7fffffffu) <= 0x7f800000u) return kvc_convert_to_half(kvc_as_float(bits));
 #endif
     const uint32_t sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
-    if (rest > 0x7f800000u) return sign | 0x7e00u | (rest >> 13 & 0x3ffu);
+    if (rest > 0x7f800000u) return 0x7e00u;
     if (rest >= 0x477ff000u) return sign | 0x7c00u;
     if (rest < 0x33000001u) return sign;
     const int subnormal = rest < 0x38800000u;
@@ -183,7 +183,7 @@ KVC_DEVICE uint32_t kvc_to_half(uint32_t bits) {
 }
 
 KVC_DEVICE uint32_t kvc_to_bfloat(uint32_t bits) {
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return bits >> 16 | 0x40u;
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0u;
     return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
 }
 
@@ -226,7 +226,7 @@ KVC_DEVICE float kvc_widen(uint32_t word, uint32_t dtype) {
 }
 
 /* Rounds binary32 to nearest even in a dtype. Values beyond the range of binary16 become its
- * maximum (FORMAT.md, "Pipelines"). */
+ * maximum, any NaN the quiet one (FORMAT.md, "Pipelines"). */
 KVC_DEVICE uint32_t kvc_round(float x, uint32_t dtype) {
     const uint32_t bits = kvc_as_bits(x);
     if (dtype == KVC_DEVICE_BF16) return kvc_to_bfloat(bits);
@@ -236,7 +236,7 @@ KVC_DEVICE uint32_t kvc_round(float x, uint32_t dtype) {
     }
     if (dtype == KVC_DEVICE_F8E4M3) return kvc_to_f8(bits, 3, 7, 0x7e, 0x7f);
     if (dtype == KVC_DEVICE_F8E5M2) return kvc_to_f8(bits, 2, 15, 0x7b, 0x7f);
-    return bits;
+    return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits;
 }
 
 /* Returns the bytes of a value of a dtype. */

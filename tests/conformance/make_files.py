@@ -1145,6 +1145,15 @@ def prefix_files():
         return Cache([Part([0])], [(0, 0, 0, 0)], [Tensor(0, 0, dtype)],
                      meta={"prefix.identity": text("unknown"), "prefix.space": data(namespace(facts)),
                            **{k.replace("_", "."): text(v) for k, v in meta.items()}}).file()
+    @bad("space-no-recipe", "prefix.space", "A namespace of a lossy file that does not name its recipe.", "check")
+    def _():
+        x = Quant("token", 0, 4, 1, 2, 4, salt=150)
+        c = Cache([Part([0])], [(0, 0, 0, 0)], [Tensor(0, 0, F16, 2, 4, rows=byte_rows(F16, x.matrix))],
+                  pipelines=((quant("token:bits=4"),),),
+                  meta={"prefix.identity": text("unknown"), "prefix.space": data(namespace({**FEW, 16: b""}))})
+        c.coded = {0: lambda t, rows: x.sections}
+        return c.file()
+
     good("space-scales", "A namespace of K of 8 bits, whose heads have scales.")(lambda: of_8_bits(scaled, scale_k="0.5:0.25"))
     good("space-scales-layer", "The same scales as those of layer 0 of a list.")(
         lambda: of_8_bits(scaled, scale_k="5e-1:25.0E-2,7,,3:4:5"))
@@ -1341,9 +1350,6 @@ def record_files():
     unsupported("needs", "NEEDS", "Side data say that blocks stand on blocks before them.", "read")(
         lambda: edited(lambda f: f.refused.add(0) or
                        f.records.insert(len(f.records) - 2, Record(SIDE, [Section(NEEDS, u8(2, 4) + u32(1))], 0, 0))))
-    unsupported("side-coder", "byte coder 9", "The byte coder of side data is 9.", "read")(
-        lambda: edited(lambda f: f.refused.add(0) or
-                       f.records.insert(len(f.records) - 2, Record(SIDE, [Section(10, b"mean", 9, 0, stored=b"mean")], 0, 0))))
     good("signature-coder", "A signature by a byte coder that nobody knows.")(
         lambda: edited(lambda f: f.records.append(
             Record(SIGNATURE, [Section(S_SIGNATURE, b"later", 9, stored=b"later")], flags=0))))
@@ -1543,6 +1549,12 @@ def own_files():
     def _():
         f = by_unknown(small())
         f.of(BLOCK).sections = [Section(RAW, b"".join(small().tensors[0].rows), stage=2)]
+        return f
+    @unsupported("stage-sections", "byte coder 9", "K with stage 99, whose sections have types and a byte coder that no stage of today has.", "read")
+    def _():
+        f = by_unknown(small())
+        f.of(BLOCK).sections = [Section(23, b"later", stage=0), Section(31, b"later", 9, 0, 1, stored=b"later")]
+        f.records.insert(f.records.index(f.of(BLOCK, 0)), Record(SIDE, [Section(30, b"side", stage=0)], 0, 0))
         return f
     unsupported("stage-same", "stage 99", "K of a window with stage 99, and snapshots, some of whose rows are those of this K.", "read")(
         lambda: by_unknown(repeated()))
@@ -2482,6 +2494,22 @@ def quant_files():
         return lossy([((0, 0, F16, 1, 5), byte_rows(F16, matrix), sections, [])], ((quant("token:bits=1:g=1"),),),
                      range(1))
 
+    @good("quant-nan", "Steps so large that codes from 2 on are infinity less infinity: a NaN that is computed is 7fc00000, 7fc0, 7e00, and "
+          "one that finite keeps stays as it is.")
+    def _():
+        steps, blocks = Halves([0x7bff, 0xfbff, 0x7bff, 0x7bff], e=112), []
+        forms = ((F32, ("000080ff", "0000807f", "0000c07f"), "0100a0ff"), (F16, ("fffb", "ff7b", "007e"), "01fd"),
+                 (BF16, ("80ff", "807f", "c07f"), "a1ff"))
+        for layer, (dtype, (low, high, nan), kept) in enumerate(forms):
+            for role, last in ((0, nan), (1, kept)):
+                row = bytes.fromhex(low + high + nan + last)
+                sections = [Section(PARAMS, steps.bytes(), stage=role), Section(CODES, bytes([1, 0, 2, 255]), stage=role)]
+                if role:
+                    sections.insert(0, Section(ESCAPES, u32(3) + bytes.fromhex(kept), stage=0))
+                blocks.append(((layer, role, dtype, 1, 4, role), [row], sections, []))
+        sym = quant("token:bits=8:g=1:sym")
+        return lossy(blocks, ((sym,), (FINITE, sym)), range(1))
+
     @good("quant-residual", "quant after quant, and split's rows of what both missed, in f16.")
     def _():
         x = Quant("kivi", 0, 2, 5, 2, 8, salt=130)
@@ -2728,6 +2756,17 @@ def outlier_files():
 
 
 def lowrank_files():
+    @unsupported("side-byte-coder", "byte coder 9", "The byte coder of side data is 9: another tensor can be read.", "read")
+    def _():
+        plain = some_matrix(5, 8, 233)
+        f = lossy([((0, 0, F16, 2, 4, 0), byte_rows(F16, plain), [Section(FACTOR_A, halves_of([0.5] * 10).bytes(), stage=0)],
+                    [Section(FACTOR_B, halves_of([0.5] * 8).bytes(), stage=0)]),
+                   ((0, 1, F16, 2, 4, 1), byte_rows(F16, plain), [raw_rows(F16, plain, 0)], [])], ((lowrank("r=1"),), (STORE,)))
+        side = f.of(SIDE, 0).sections[0]
+        side.coder, side.stored = 9, side.raw
+        f.refused = {0}
+        return f
+
     def low(text, parts, dim, rank, residual=False, dtype=F16, heads=2, change=None):
         a = halves_of([v / 8 for v in some(5 * parts * rank, 230, -60, 60)], w=5, rotated=1, m=0xe0)
         b = halves_of([v / 64 for v in some(parts * rank * dim, 231, -63, 63)])
@@ -2806,6 +2845,17 @@ def prune_files():
             matrix.append([0.0 if flag else next(here) for flag in out])
         return lossy([((0, 0, F16, 2, 5), byte_rows(F16, matrix), x.sections, [Section(MASK, bits_of(out), stage=0)])],
                      ((prune("k=0.4"), quant("token:bits=4:g=2")),))
+
+    @bad("pipeline-prune-derope", "come after", "derope after prune: K without two of the five channels of each head, of which RoPE turns four.")
+    def _():
+        rows = byte_rows(BF16, some_matrix(5, 10, 254))
+        c = Cache([Part(list(range(5)))], [(0, 0, 0, 0)], [Tensor(0, 0, BF16, 2, 5, rows=rows, rotation=1)],
+                  pipelines=((prune("k=0.4"), DEROPE, STORE),))
+        c.rotations = [(1, [1.0, 0.5])]
+        c.coded = {0: lambda t, rows: [raw_rows(BF16, some_matrix(5, 6, 250), 2)]}
+        f = c.file()
+        f.records.insert(f.records.index(f.of(BLOCK, 0)), Record(SIDE, [Section(MASK, bits_of(out), stage=0)], 0, 0))
+        return f
 
     def broken(name, words, sentence, change, text="k=0.4", mean=None):
         bad("prune-" + name, words, sentence, "read")(lambda: pruned(text, mean, change=change))

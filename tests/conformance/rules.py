@@ -62,9 +62,10 @@ RULES = {
     "F42": "bad-region-* bad-extents-region-* bad-extents-place-heads good-region-one-step good-heads-first",
     "F43": "bad-tensor-finite bad-tensor-quant bad-tensor-basis bad-tensor-lowrank bad-tensor-outlier good-saliency-codes",
     "F44": "bad-profile-twice bad-profile-late bad-profile-between good-profile-unnamed",
+    "F45": "good-quant-nan",
     # formats/container/IDS.md
     "I1": "unsupported-stage*",
-    "I2": "unsupported-section-coder unsupported-block-coder unsupported-side-coder good-signature-coder good-profile-sections bad-section-unknown bad-block-unknown",
+    "I2": "unsupported-section-coder unsupported-block-coder unsupported-side-byte-coder good-signature-coder good-profile-sections bad-section-unknown bad-block-unknown",
     "I3": "good-section-optional good-unknown-record",
     "I4": "unsupported-needs",
     "I5": "good-signature*",

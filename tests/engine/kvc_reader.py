@@ -714,6 +714,7 @@ class Kvc:
             return b"" if value is None else struct.pack(form, value)
 
         lossy = any(stage in LOSSY for stages in self.pipelines for stage, _ in stages)
+        need(not lossy or known("recipe", str), "prefix.space: of a lossy file without recipe")
         fidelity = [known("values.recipe", str), known("recipe", str) if lossy else ""]
         profiles = known("values.profile", bytes) + (known("profile.sha256", bytes) if lossy else b"")
         facts = [
@@ -1232,6 +1233,9 @@ def check_pipeline(stages):
         if stage in stages:
             after = stages[stages.index(stage) + 1 :]
             need(not {SINK, TAIL, MERGE} & set(after), "TABLE: rows taken out behind a stage that asks for positions")
+    if PRUNE in stages:
+        counts = {DEROPE, CENTER, BASIS, STEPS, CROSS, PREDICT, PROJECT} & set(stages[stages.index(PRUNE) :])
+        need(not counts, f"TABLE: stages {counts} behind prune")
     need(stages.count(STEPS) <= 1, "TABLE: a second steps")
     need(stages.count(PREDICT) <= 1, "TABLE: a second predict")
     need(PREDICT not in stages or not {CROSS, MERGE} & set(stages), "TABLE: predict together with cross or merge")
@@ -1273,6 +1277,7 @@ def floats_of(data, dtype):
 
 def bytes_of(x, dtype):
     x = np.ascontiguousarray(x).reshape(-1)
+    x = np.where(np.isnan(x), np.uint32(0x7FC00000).view(np.float32), x).astype(np.float32)
     if dtype == "f32":
         return x.astype("<f4").view(np.uint8)
     if dtype == "f16":
@@ -1281,7 +1286,7 @@ def bytes_of(x, dtype):
         beyond = np.isinf(halves)
         return np.where(beyond, np.copysign(np.float16(65504), halves), halves).astype("<f2").view(np.uint8)
     bits = x.view(np.uint32).astype(np.uint64)
-    bits = np.where(np.isnan(x), bits | 0x400000, bits + 0x7FFF + (bits >> 16 & 1))
+    bits = np.where(np.isnan(x), bits, bits + 0x7FFF + (bits >> 16 & 1))
     return (bits >> 16).astype("<u2").view(np.uint8)
 
 

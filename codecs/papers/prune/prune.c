@@ -300,7 +300,8 @@ const struct kvc_stage kvc_stage_prune = {
     .id = 11,
     .name = "prune",
     .summary = "leaves out the channels of least use to queries",
-    .flags = KVC_STAGE_FINITE | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_SIDE,
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_SIDE |
+             KVC_STAGE_NARROWS,
     .asks = prune_asks,
     .args = arguments,
     .n_args = N_ARGS,
