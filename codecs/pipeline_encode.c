@@ -198,7 +198,7 @@ int kvc_pipeline_adopts(const struct kvc_pipeline *pipeline) {
 
 int kvc_pipeline_keeps_codes(const struct kvc_pipeline *pipeline) {
     const struct kvc_stage *last = kvc_pipeline_stage(pipeline, pipeline->n - 1);
-    return last->step && last->rows_begin;
+    return last->step && last->rows_begin && !kvc_pipeline_has(pipeline, KVC_STAGE_LAST);
 }
 
 static int same_sections(const struct kvc_section *a, size_t n, const struct kvc_sections *b) {

@@ -38,7 +38,8 @@ enum kvc_stage_flags {
     KVC_STAGE_UNKNOWN = 65536, /* of a newer kvc: its sections tell nothing, and decode() says so */
     KVC_STAGE_MARKS = 131072,  /* marks tokens: decoders refuse a second one, which marks anew */
     /* leaves channels out: no later stage counts them by a rotation or a profile */
-    KVC_STAGE_NARROWS = 262144
+    KVC_STAGE_NARROWS = 262144,
+    KVC_STAGE_LAST = 524288 /* codes the last rows of a cache otherwise than if more followed */
 };
 
 /* What a stage needs a profile for, bits. */
