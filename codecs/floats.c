@@ -5,7 +5,6 @@
 #include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
-#include "kernels/float_bits.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -40,8 +39,14 @@ static void hold_finite(uint8_t *halves, size_t n) {
         }
 }
 
-static void settle_nans(float *x, size_t n) {
-    for (size_t i = 0; i < n; i++) x[i] = isnan(x[i]) ? kvc_bits_to_float(0x7fc00000) : x[i];
+/* Makes NaNs the quiet one. The values may lie anywhere. */
+static void settle_nans(uint8_t *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + 4 * i, sizeof bits);
+        bits = (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : bits;
+        memcpy(x + 4 * i, &bits, sizeof bits);
+    }
 }
 
 void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dtype) {
@@ -59,7 +64,7 @@ void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dt
         return;
     }
     if ((const uint8_t *)src != dst) memcpy(dst, src, n * sizeof *src);
-    settle_nans((float *)(void *)dst, n);
+    settle_nans(dst, n);
 }
 
 /* Returns the exponent that brings the maximum below 2^15; 0 when all values are 0. */
