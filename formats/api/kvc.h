@@ -530,7 +530,9 @@ struct kvc_memory {
 
     /* Only to be packed: */
     const int64_t *positions; /* of all tokens; NULL: they follow first_position */
-    const int32_t *token_ids; /* of positions first_position, + 1, ...; NULL: unknown */
+    /* of positions first_position, + 1, ...; as many as tokens: in the order of these positions;
+     * NULL: unknown */
+    const int32_t *token_ids;
     uint64_t n_token_ids;
     /* "KEY=VALUE": metadata (kvc.5), as "model.name=...", "rope.pairing=halves", "rope.theta=1e5";
      * NULL-terminated; NULL: none. */

@@ -319,9 +319,29 @@ static int set_positions(struct kvc_cache *c, struct kvc_array *array, size_t n,
                             "the arrays of the %s part cover %" PRIu64
                             " tokens, more than the cache has (%" PRIu64 ")",
                             kvc_part_kind_name(c->part[i].kind), cells->n, first->n);
+        /* rows that are as many lie in the same order */
+        const uint64_t left = first->n - cells->n;
         for (uint64_t k = 0; k < cells->n; k++)
-            cells->pos[k] = first->pos[kvc_cell_at(first, first->n - cells->n + k)];
+            cells->pos[k] = first->pos[left ? kvc_cell_at(first, left + k) : k];
     }
+    return 0;
+}
+
+/* Puts ids of the first part's rows, which are in the order of the file, into sorted order. After
+ * those of input_ids (`sampled`) there may be one that has no row. It is left out where the rows
+ * are not at 0, 1, ...: then only ids that are as many as the rows are theirs. */
+static int sort_ids(struct kvc_cache *c, int sampled, struct kvc_error *e) {
+    const struct kvc_cells *cells = &c->part[0].cells;
+    const uint64_t n = cells->n;
+    if (c->n_tokens != n && (!sampled || c->n_tokens != n + 1)) return 0;
+    for (uint64_t i = 0; i < n && c->n_tokens > n; i++)
+        if (kvc_cells_position(cells, i) != (int64_t)i) c->n_tokens = n;
+    if (!cells->order) return 0;
+    int32_t *ids = kvc_alloc(n, sizeof *ids);
+    if (!ids) return kvc_fail_memory(e, "tokens");
+    for (uint64_t i = 0; i < n; i++) ids[i] = c->tokens[kvc_cell_at(cells, i)];
+    memcpy(c->tokens, ids, (size_t)n * sizeof *ids);
+    free(ids);
     return 0;
 }
 
@@ -381,6 +401,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
     free(item);
     const struct kvc_array *ids = status ? NULL : kvc_names_ids(c, array, n);
     if (ids) status = take_tokens(c, ids, e);
+    if (!status && c->tokens) status = sort_ids(c, ids != NULL, e);
     if (!status) status = kvc_names_beside(c, array, n, e);
     if (!status && given.array[0] && c->n_tokens > c->part[0].cells.n)
         status = kvc_meta_set_bool(&c->meta, KVC_KEY_POSITIONS_GIVEN, 1, e);

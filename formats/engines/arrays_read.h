@@ -85,8 +85,9 @@ struct kvc_array {
  * of the longest cache form the live part; shorter ones, of which a sliding window kept only the
  * last tokens, form sliding parts; queries and hidden states form companion parts. Unless an array
  * of positions says otherwise, the first part (the live one, or the longest sliding one) has
- * positions 0, 1,
- * ..., and the other parts have the last of these. The caller adds extents and metadata, then calls
+ * positions 0, 1, ..., and shorter parts have the last of these. Arrays with a row for each of the
+ * first part's rows are in the order of these rows in the file: their positions are the same, and
+ * token ids become those of sorted rows. The caller adds extents and metadata, then calls
  * kvc_cache_finish(). */
 int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
                     const struct kvc_import_options *o, struct kvc_error *e);

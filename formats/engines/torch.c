@@ -442,6 +442,7 @@ static int set_positions(struct kvc_cache *c, const struct kvc_array_list *list,
                             "the number of tokens that layer %" PRIu32
                             " has seen does not fit its rows",
                             c->layer[c->tensor[a->tensor].layer].index);
+        if (cells->order) continue; /* an array says them */
         for (uint64_t row = 0; row < cells->n; row++)
             cells->pos[row] = (int64_t)(a->end - cells->n + row);
     }
@@ -449,7 +450,7 @@ static int set_positions(struct kvc_cache *c, const struct kvc_array_list *list,
         const struct kvc_array *a = &list->array[i];
         if (a->tensor == KVC_NONE || !a->end) continue;
         const struct kvc_cells *cells = &c->part[c->layer[c->tensor[a->tensor].layer].part].cells;
-        if (cells->n && cells->pos[cells->n - 1] != (int64_t)a->end - 1)
+        if (cells->n && !cells->order && cells->pos[cells->n - 1] != (int64_t)a->end - 1)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "two layers hold as many tokens, but of other positions");
     }

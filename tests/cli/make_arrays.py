@@ -88,6 +88,44 @@ def of_rows():
     put("window.safetensors", safetensors(short + [tokens], {**FACTS, "sliding_window": "300"}))
 
 
+def of_places():
+    """Rows that are not in the order of their positions, each with its token id; positions with gaps, and below 0."""
+    numbers = lambda name, list_: (name, "I64", [1, len(list_)], struct.pack(f"<{len(list_)}q", *list_))
+    full, own = layers(512), [(7 * i * i + 3 * i) % 901 for i in range(513)]
+    queries = ("queries.0", "F16", [1, 2, 512, 16], rows(512))
+    order = rng.sample(range(512), 512)  # of row k of the file: its position
+    mixed, theirs = [cut(a, order) for a in full], [own[i] for i in order]
+    put("sorted.safetensors", safetensors(full + [queries, numbers("tokens", own[:512])], FACTS))
+    put("mixed.safetensors", safetensors(mixed + [cut(queries, order), numbers("input_ids", theirs),
+                                                  numbers("position_ids", order)], FACTS))
+    put("named.safetensors", safetensors(mixed + [cut(queries, order), numbers("tokens", theirs), numbers("positions", order)],
+                                         FACTS))
+    put("sampled.safetensors", safetensors(mixed + [cut(queries, order), numbers("input_ids", theirs + own[512:]),
+                                                    numbers("position_ids", order)], FACTS))
+    put("mixed.npz", npz([(name, "<f2" if kind == "F16" else "<i8", tuple(shape), data) for name, kind, shape, data in
+                          mixed + [cut(queries, order), numbers("input_ids", theirs), numbers("position_ids", order)]]))
+    data, dump = {}, {}
+    for i, (name, kind, shape, bytes_) in enumerate(mixed + [cut(queries, order), numbers("input_ids", theirs),
+                                                             numbers("position_ids", order)]):
+        data[str(i)] = bytes_
+        dump[name] = Tensor(str(i), "HalfStorage" if kind == "F16" else "LongStorage", tuple(shape), steps(shape),
+                            count=math.prod(shape))
+    put("mixed.pt", torch_file(dump, data))
+    # 100 rows of padding, of positions below 0 by the mask, and an id more than rows
+    padded = numbers("position_ids", [1] * 100 + list(range(412)))
+    mask = numbers("attention_mask", [0] * 100 + [1] * 412)
+    put("padded.safetensors", safetensors(full + [numbers("input_ids", [0] * 100 + own[:413]), mask, padded], FACTS))
+    put("unpadded.safetensors", safetensors([cut(a, range(100, 512)) for a in full] + [numbers("tokens", own[:412])], FACTS))
+    few, places = layers(20), list(range(10)) + list(range(30, 40))
+    other = own[:15] + [7] + own[16:20]
+    put("gaps.safetensors", safetensors(few + [numbers("tokens", own[:20]), numbers("positions", places)], FACTS))
+    put("gaps-other.safetensors", safetensors(few + [numbers("tokens", other), numbers("positions", places)], FACTS))
+    put("late.safetensors", safetensors(few + [numbers("tokens", own[:20]), numbers("positions", list(range(10, 30)))], FACTS))
+    put("late-other.safetensors", safetensors(few + [numbers("tokens", other), numbers("positions", list(range(10, 30)))],
+                                              FACTS))
+    put("below.safetensors", safetensors(few + [numbers("tokens", own[:20]), numbers("positions", list(range(-5, 15)))], FACTS))
+
+
 def of_scales():
     scales = [(f"layers.{i}.{part}_scale", "F16", [1, 2, 20, 1], values(40)) for i in range(2) for part in ("keys", "values")]
     arrays = layers(20)
@@ -276,4 +314,4 @@ def of_folders():
     put("old.pkl", b"\x80\x02]q\x00(K\x01K\x02e.")
 
 
-{"rows": of_rows, "scales": of_scales, "facts": of_facts, "names": of_names, "stacked": of_stacked, "bits": of_bits, "folders": of_folders}[sys.argv[1]]()
+{"rows": of_rows, "places": of_places, "scales": of_scales, "facts": of_facts, "names": of_names, "stacked": of_stacked, "bits": of_bits, "folders": of_folders}[sys.argv[1]]()

@@ -332,6 +332,40 @@ static void test_positions(void **state) {
     }
 }
 
+/* Queries and token ids that are as many as the rows are in the order of the rows; an id more,
+ * which only input_ids may have, is left out where the rows leave positions out. */
+static void test_order(void **state) {
+    (void)state;
+    static const int64_t ids[] = {10, 11, 12, 13, 14}, gaps[] = {40, 7, 9, 41},
+                         run[] = {2, 0, 1, 3};
+    static const struct {
+        const char *ids, *positions;
+        const int64_t *pos;
+        uint64_t n, left;
+        int32_t expected[5];
+    } way[] = {{"tokens", "positions", gaps, 4, 4, {11, 12, 10, 13}},
+               {"input_ids", "position_ids", gaps, 4, 4, {11, 12, 10, 13}},
+               {"input_ids", "position_ids", gaps, 5, 4, {11, 12, 10, 13}},
+               {"input_ids", "position_ids", run, 5, 5, {11, 12, 10, 13, 14}},
+               {"tokens", "positions", run, 5, 5, {10, 11, 12, 13, 14}},
+               {"tokens", "positions", run, 3, 3, {10, 11, 12}}};
+    for (size_t i = 0; i < sizeof way / sizeof way[0]; i++) {
+        struct kvc_array a[] = {array_of("layers.0.keys", 1, 4, 4),
+                                array_of("layers.0.values", 1, 4, 4),
+                                array_of("queries.0", 4, 4, 4),
+                                integers(way[i].ids, 8, 0, ids, way[i].n),
+                                integers(way[i].positions, 8, 1, way[i].pos, 4)};
+        struct kvc_cache *c;
+        struct kvc_error e;
+        if (build(a, 5, NULL, &c, &e)) fail_msg("%s", e.message);
+        assert_positions(c, 0, way[i].pos);
+        assert_positions(c, 1, way[i].pos);
+        assert_int_equal(c->n_tokens, way[i].left);
+        assert_memory_equal(c->tokens, way[i].expected, way[i].left * sizeof *c->tokens);
+        kvc_cache_free(c);
+    }
+}
+
 static void test_sliding_positions(void **state) {
     (void)state;
     static const int64_t pos[] = {3, 5, 9};
@@ -530,6 +564,7 @@ int main(void) {
         cmocka_unit_test(test_lone),
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_order),
         cmocka_unit_test(test_sliding_positions),
         cmocka_unit_test(test_repeated_integers),
         cmocka_unit_test(test_bad_positions),
