@@ -3,11 +3,11 @@
 #include "formats/compare/comparing.h"
 
 #include "formats/api/sized.h"
-#include "formats/cache/keys.h"
 #include "formats/compare/meta_differ.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The caches, and the caller who hears of facts. */
@@ -38,56 +38,73 @@ static void fact_presence(const struct facts *d, const char *where, const char *
 }
 
 /* Tells the first of several differences of one kind. */
-static void fact_first(const struct facts *d, const char *unit, uint64_t at, uint64_t differ,
+static void fact_first(const struct facts *d, const char *unit, int64_t at, uint64_t differ,
                        const char *what, const char *a, const char *b) {
     char where[48], note[64];
-    snprintf(where, sizeof where, "%s %" PRIu64, unit, at);
+    snprintf(where, sizeof where, "%s %" PRId64, unit, at);
     snprintf(note, sizeof note, "first of %" PRIu64 " that differ", differ);
     fact_text(d, where, what, a, b, note);
 }
 
 /* --- token ids --- */
 
-/* Token ids of positions first to end - 1. */
+/* The token ids of a cache at the selected positions, which ascend. */
 struct ids {
     const int32_t *id; /* NULL: unknown */
-    uint64_t first, end;
+    const int64_t *pos;
+    uint64_t n;
+    int64_t *all; /* positions of all ids of the cache, owned */
 };
 
-/* Returns the ids of a cache at the selected positions. */
-static struct ids selected_ids(const struct facts *d, const struct kvc_cache *c) {
-    uint64_t base = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
-    if (base > INT64_MAX) base = INT64_MAX; /* no position is higher */
-    uint64_t from = d->c->pairs.first < 0 ? 0 : (uint64_t)d->c->pairs.first,
-             to = (uint64_t)d->c->pairs.last + 1;
-    uint64_t end = base + c->n_tokens;
-    struct ids ids = {NULL, from > base ? from : base, end < to ? end : to};
-    if (ids.end < ids.first) ids.end = ids.first;
-    uint64_t skip = ids.first - base;
-    if (c->tokens) ids.id = c->tokens + (skip < c->n_tokens ? skip : c->n_tokens);
-    return ids;
+static int select_ids(struct ids *ids, const struct facts *d, const struct kvc_cache *c,
+                      struct kvc_error *e) {
+    if (!c->tokens) return 0;
+    if (!(ids->all = kvc_cache_token_positions(c, e))) return -1;
+    uint64_t first = 0, end = c->n_tokens;
+    while (first < end && ids->all[first] < d->c->pairs.first) first++;
+    while (end > first && ids->all[end - 1] > d->c->pairs.last) end--;
+    ids->id = c->tokens + first;
+    ids->pos = ids->all + first;
+    ids->n = end - first;
+    return 0;
 }
 
-static void compare_tokens(const struct facts *d) {
-    struct ids a = selected_ids(d, d->cache[0]), b = selected_ids(d, d->cache[1]);
-    if (!a.id || !b.id) {
-        if (d->c->every && (a.id || b.id))
-            fact_presence(d, "", "tokens", a.id != NULL, b.id != NULL);
-        return;
+/* Tells what differs of ids that both caches have. */
+static void ids_differ(const struct facts *d, const struct ids *a, const struct ids *b) {
+    uint64_t differ = 0, both = 0;
+    int64_t at = 0;
+    char text[2][24];
+    for (uint64_t i = 0, j = 0; i < a->n && j < b->n;) {
+        const int64_t p = a->pos[i], q = b->pos[j];
+        if (p == q && a->id[i] != b->id[j] && !differ++) {
+            at = p;
+            snprintf(text[0], sizeof text[0], "%" PRId32, a->id[i]);
+            snprintf(text[1], sizeof text[1], "%" PRId32, b->id[j]);
+        }
+        both += p == q;
+        i += p <= q;
+        j += q <= p;
     }
-    uint64_t from = a.first > b.first ? a.first : b.first, to = a.end < b.end ? a.end : b.end;
-    uint64_t differ = 0, at = 0;
-    for (uint64_t i = from; i < to; i++)
-        if (a.id[i - a.first] != b.id[i - b.first] && !differ++) at = i;
-    if (differ) {
-        char text[2][16];
-        snprintf(text[0], sizeof text[0], "%" PRId32, a.id[at - a.first]);
-        snprintf(text[1], sizeof text[1], "%" PRId32, b.id[at - b.first]);
-        fact_first(d, "token", at, differ, "id", text[0], text[1]);
+    if (differ) fact_first(d, "token", at, differ, "id", text[0], text[1]);
+    if (a->n && b->n && *a->pos != *b->pos) {
+        snprintf(text[0], sizeof text[0], "%" PRId64, *a->pos);
+        snprintf(text[1], sizeof text[1], "%" PRId64, *b->pos);
+        fact_text(d, "", "first token", text[0], text[1], NULL);
+    } else if (a->n == b->n && both < a->n) {
+        fact_text(d, "", "positions of tokens", "some", "others", NULL);
     }
-    if (a.first != b.first) fact_u64(d, "", "first token", a.first, b.first);
-    uint64_t n[2] = {a.end - a.first, b.end - b.first};
-    if (n[0] != n[1]) fact_u64(d, "", "number of tokens", n[0], n[1]);
+    if (a->n != b->n) fact_u64(d, "", "number of tokens", a->n, b->n);
+}
+
+static int compare_tokens(const struct facts *d, struct kvc_error *e) {
+    struct ids a = {0}, b = {0};
+    const int status = select_ids(&a, d, d->cache[0], e) || select_ids(&b, d, d->cache[1], e);
+    if (!status && a.id && b.id) ids_differ(d, &a, &b);
+    else if (!status && d->c->every && (a.id || b.id))
+        fact_presence(d, "", "tokens", a.id != NULL, b.id != NULL);
+    free(a.all);
+    free(b.all);
+    return status ? -1 : 0;
 }
 
 /* --- metadata --- */
@@ -135,7 +152,7 @@ static int compare_private(const struct facts *d, struct kvc_error *e) {
     if (differ) {
         char text[2][8];
         for (int s = 0; s < 2; s++) snprintf(text[s], sizeof text[s], "0x%02x", byte[s]);
-        fact_first(d, "private byte", at, differ, "value", text[0], text[1]);
+        fact_first(d, "private byte", (int64_t)at, differ, "value", text[0], text[1]);
     }
     return 0;
 }
@@ -289,7 +306,7 @@ int kvc_comparing_facts(struct kvc_comparing *c, kvc_fact_fn *fact, void *state,
     if (!fact) return kvc_null_function(e, __func__, "fact");
     const struct kvc_pairs *p = &c->pairs;
     struct facts d = {c, {p->cache[0], p->cache[1]}, fact, state};
-    compare_tokens(&d);
+    if (compare_tokens(&d, e)) return -1;
     /* With a tolerance, storage such as the dtype is no difference. */
     kvc_meta_differ(d.cache,
                     c->every           ? KVC_META_EVERY_ENTRY
