@@ -239,16 +239,24 @@ failed:
 
 /* --- the views --- */
 
-/* Returns the last position of the live and window parts; -1 if they are empty. */
-static int64_t last_position(const struct kvc_cache *c) {
-    int64_t last = -1;
+/* The rows of the live and window parts. */
+struct held {
+    int64_t first, last; /* positions; first is 0 if none is below, last -1 if all are */
+    uint64_t rows;       /* in the range */
+};
+
+static struct held find_held(const struct kvc_cache *c, int64_t first, int64_t end) {
+    struct held held = {.last = -1};
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_cells *cells = &c->part[i].cells;
         if (c->part[i].kind > KVC_PART_WINDOW || !cells->n) continue;
-        int64_t pos = kvc_cells_position(cells, cells->n - 1);
-        if (pos > last) last = pos;
+        const int64_t low = kvc_cells_position(cells, 0),
+                      high = kvc_cells_position(cells, cells->n - 1);
+        if (low < held.first) held.first = low;
+        if (high > held.last) held.last = high;
+        held.rows += kvc_cells_row_from(cells, end) - kvc_cells_row_from(cells, first);
     }
-    return last;
+    return held;
 }
 
 /* Refuses a window part that no longer holds every position of the range. */
@@ -269,14 +277,15 @@ static int check_complete(const struct kvc_cells *cells, uint64_t first_row, uin
 
 static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s, struct keep *k,
                        struct kvc_error *e) {
-    int64_t last = last_position(c), first = s->first > INT64_MAX ? INT64_MAX : (int64_t)s->first;
-    int64_t end = s->end > (uint64_t)last + 1 ? last + 1 : (int64_t)s->end;
-    if (s->first >= s->end || first > last)
+    const int64_t first = s->first > INT64_MAX ? INT64_MAX : (int64_t)s->first;
+    int64_t end = s->end > INT64_MAX ? INT64_MAX : (int64_t)s->end;
+    const struct held held = find_held(c, first, end);
+    if (first >= end || !held.rows)
         return kvc_fail(e, KVC_ERR_USAGE, "no token lies in the range: positions go up to %" PRId64,
-                        last);
+                        held.last);
+    if (end > held.last + 1) end = held.last + 1;
     /* padding before the tokens has positions below 0 */
-    const int padded = c->meta.facts.rows_used != NULL;
-    int everything = first <= 0 && end == last + 1 && !padded;
+    const int everything = first <= held.first && end == held.last + 1;
     for (uint32_t i = 0; i < c->n_parts && !everything; i++) {
         const struct kvc_part *part = &c->part[i];
         k->first[i] = kvc_cells_row_from(&part->cells, first);

@@ -16,9 +16,9 @@ struct kvc_selection {
     int no_snapshots;  /* leaves out snapshots */
 };
 
-/* Makes a view of the selection. Refuses a token range for window, state and snapshot
- * parts unless every position of the range is still there; such a view has no extents, because it
- * is not the source file. */
+/* Makes a view of the selection. Refuses a token range without rows, and a token range for window,
+ * state and snapshot parts unless every position of the range is still there; such a view has no
+ * extents, because it is not the source file. */
 struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_selection *s,
                                   struct kvc_error *e);
 
