@@ -112,7 +112,7 @@ static const char *const own_recipes[] = {
     "center,center,code:step=0.2",
     "saliency:0.5:by=knorm,derope,center,basis,code:step=0.3",
     "merge:slerp:from=0,derope,center,basis,code:step=0.1",
-    "prune:k=0.5:v=0.5:by=l1,center,steps:p=0,code:step=0.01",
+    "prune:k=0.5:v=0.5:by=l1,code:step=0.01",
 };
 enum { OWN = sizeof own_recipes / sizeof own_recipes[0] };
 
