@@ -100,8 +100,8 @@ BUDGET = {
     "formats/cache": 6350,
     "formats/engines": 10190,
     # folders of profiles, the one for new ones, and the choice of one; a hash of all weights by all cores; queries
-    # estimated from weights, of all common types and scalings of RoPE; gradients of a model, which took torch
-    "formats/model": 9720,
+    # estimated from weights, of all common types and scalings of RoPE; gradients of a model, which took torch; names in order
+    "formats/model": 9780,
     "formats/compare": 3130,  # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's
     # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes; packing with a base
     "formats/container": 7680,

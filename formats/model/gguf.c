@@ -5,13 +5,14 @@
  * general.alignment; tensor data. */
 #include "formats/model/gguf.h"
 
+#include "codecs/memory.h"
 #include "formats/io/bytes.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_ENTRIES 8192 /* real files have about 50; keeps the search for duplicate keys short */
+#define MAX_ENTRIES 8192 /* real files have about 50; keeps the search for a key short */
 #define MAX_KEY 65535    /* the format's own bound */
 #define MIN_ENTRY 13     /* bytes of the smallest entry: empty key, type, one byte */
 #define MIN_TENSOR 24    /* empty name, rank 0, type, offset */
@@ -136,21 +137,45 @@ static int same_key(const struct kvc_gguf_entry *entry, const char *key, uint64_
     return entry->key_size == size && memcmp(entry->key, key, size) == 0;
 }
 
+/* Orders names by their size, then by their bytes. */
+static int compare_names(const char *a, uint64_t a_size, const char *b, uint64_t b_size) {
+    if (a_size != b_size) return a_size < b_size ? -1 : 1;
+    return memcmp(a, b, (size_t)a_size);
+}
+
+static int by_key(const void *pa, const void *pb) {
+    const struct kvc_gguf_entry *a = *(const struct kvc_gguf_entry *const *)pa,
+                                *b = *(const struct kvc_gguf_entry *const *)pb;
+    const int order = compare_names(a->key, a->key_size, b->key, b->key_size);
+    return order ? order : a < b ? -1 : 1;
+}
+
+/* Refuses a key that occurs twice: the first of those that repeat one before them. */
+static int check_keys(const struct kvc_gguf *g, const struct reader *r, struct kvc_error *e) {
+    const struct kvc_gguf_entry **sorted = kvc_alloc(g->n_entries, sizeof *sorted), *twice = NULL;
+    if (!sorted) return kvc_fail_memory(e, "the keys of a GGUF file");
+    for (uint64_t i = 0; i < g->n_entries; i++) sorted[i] = &g->entry[i];
+    qsort(sorted, (size_t)g->n_entries, sizeof *sorted, by_key);
+    for (uint64_t i = 1; i < g->n_entries; i++)
+        if (same_key(sorted[i], sorted[i - 1]->key, sorted[i - 1]->key_size) &&
+            (!twice || sorted[i] < twice))
+            twice = sorted[i];
+    free(sorted);
+    if (!twice) return 0;
+    return kvc_fail_at(e, KVC_ERR_DAMAGED,
+                       (uint64_t)((const uint8_t *)twice->key - r->in->data) - 8,
+                       "GGUF header: a key occurs twice");
+}
+
 static int read_entries(struct kvc_gguf *g, uint64_t n, struct reader *r, struct kvc_error *e) {
     if (n > MAX_ENTRIES || n > left(r) / MIN_ENTRY)
         return kvc_fail_at(e, KVC_ERR_DAMAGED, 16,
                            "GGUF header: %" PRIu64 " keys are more than the file can hold", n);
     g->entry = calloc(n ? n : 1, sizeof *g->entry);
     if (!g->entry) return kvc_fail_memory(e, "the keys of a GGUF file");
-    for (; g->n_entries < n; g->n_entries++) {
-        struct kvc_gguf_entry *entry = &g->entry[g->n_entries];
-        uint64_t at = r->at;
-        if (read_entry(r, entry, e)) return -1;
-        for (uint64_t i = 0; i < g->n_entries; i++)
-            if (same_key(&g->entry[i], entry->key, entry->key_size))
-                return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "GGUF header: a key occurs twice");
-    }
-    return 0;
+    for (; g->n_entries < n; g->n_entries++)
+        if (read_entry(r, &g->entry[g->n_entries], e)) return -1;
+    return check_keys(g, r, e);
 }
 
 /* Checks the tensor infos; *last gets the largest data offset among them. */
@@ -187,6 +212,27 @@ static int read_tensors(struct kvc_gguf *g, uint64_t alignment, struct reader *r
                                "GGUF header: a tensor's offset is not aligned");
         if (offset > *last) *last = offset;
     }
+    return 0;
+}
+
+static int by_name(const void *pa, const void *pb) {
+    const uint8_t *a = *(const uint8_t *const *)pa, *b = *(const uint8_t *const *)pb;
+    const int order = compare_names((const char *)a + 8, get_u64(a), (const char *)b + 8,
+                                    get_u64(b));
+    return order ? order : a < b ? -1 : 1;
+}
+
+static int sort_tensors(struct kvc_gguf *g, struct kvc_error *e) {
+    const uint8_t *at = g->tensors;
+    g->by_name = kvc_alloc(g->n_tensors, sizeof *g->by_name);
+    if (!g->by_name) return kvc_fail_memory(e, "the tensors of a GGUF file");
+    for (uint64_t i = 0; i < g->n_tensors; i++) {
+        uint64_t size;
+        uint32_t rank;
+        g->by_name[i] = at;
+        kvc_gguf_next_tensor(&at, &size, &rank);
+    }
+    qsort(g->by_name, (size_t)g->n_tensors, sizeof *g->by_name, by_name);
     return 0;
 }
 
@@ -232,7 +278,8 @@ static int gguf_read_header(struct kvc_gguf *g, struct reader *r, struct kvc_err
 int kvc_gguf_open(struct kvc_gguf *g, const struct kvc_input *in, struct kvc_error *e) {
     struct reader r = {.in = in};
     memset(g, 0, sizeof *g);
-    if (!gguf_read_header(g, &r, e) && !pin_first(&r, g->data_offset, e)) return 0;
+    if (!gguf_read_header(g, &r, e) && !sort_tensors(g, e) && !pin_first(&r, g->data_offset, e))
+        return 0;
     kvc_input_unpin(in, 0, r.pinned);
     kvc_gguf_close(g);
     return -1;
@@ -240,6 +287,7 @@ int kvc_gguf_open(struct kvc_gguf *g, const struct kvc_input *in, struct kvc_err
 
 void kvc_gguf_close(struct kvc_gguf *g) {
     free(g->entry);
+    free(g->by_name);
     memset(g, 0, sizeof *g);
 }
 
@@ -308,20 +356,24 @@ const char *kvc_gguf_next_tensor(const uint8_t **at, uint64_t *size, uint32_t *r
 
 int kvc_gguf_tensor(const struct kvc_gguf *g, const char *name, struct kvc_gguf_tensor *t) {
     const size_t wanted = strlen(name);
-    const uint8_t *at = g->tensors;
-    for (uint64_t i = 0; i < g->n_tensors; i++) {
-        uint64_t size;
-        const char *text = kvc_gguf_next_tensor(&at, &size, &t->rank);
-        if (size != wanted || memcmp(text, name, wanted) != 0) continue;
-        const uint8_t *dims = (const uint8_t *)text + size + 4,
-                      *rest = dims + 8 * (uint64_t)t->rank;
-        for (uint32_t d = 0; d < KVC_GGUF_RANK; d++)
-            t->dim[d] = d < t->rank ? get_u64(dims + 8 * (size_t)d) : 1;
-        t->type = get_u32(rest);
-        t->offset = g->data_offset + get_u64(rest + 4);
-        return 1;
+    uint64_t low = 0, high = g->n_tensors, size;
+    while (low < high) { /* for the first of this name */
+        const uint64_t middle = low + (high - low) / 2;
+        const uint8_t *at = g->by_name[middle];
+        const char *text = kvc_gguf_next_string(&at, &size);
+        if (compare_names(text, size, name, wanted) < 0) low = middle + 1;
+        else high = middle;
     }
-    return 0;
+    if (low == g->n_tensors) return 0;
+    const uint8_t *at = g->by_name[low];
+    const char *text = kvc_gguf_next_tensor(&at, &size, &t->rank);
+    if (compare_names(text, size, name, wanted) != 0) return 0;
+    const uint8_t *dims = (const uint8_t *)text + size + 4, *rest = dims + 8 * (uint64_t)t->rank;
+    for (uint32_t d = 0; d < KVC_GGUF_RANK; d++)
+        t->dim[d] = d < t->rank ? get_u64(dims + 8 * (size_t)d) : 1;
+    t->type = get_u32(rest);
+    t->offset = g->data_offset + get_u64(rest + 4);
+    return 1;
 }
 
 int kvc_gguf_has_tensor(const struct kvc_gguf *g, const char *name) {

@@ -54,7 +54,9 @@ struct kvc_gguf {
     uint64_t n_entries, n_tensors;
     struct kvc_gguf_entry *entry;
     const uint8_t *tensors; /* the tensor infos, checked */
-    uint64_t data_offset;   /* where tensor data begins: the size of the header */
+    /* each of them, sorted by name; those of one name as in the file */
+    const uint8_t **by_name;
+    uint64_t data_offset; /* where tensor data begins: the size of the header */
 };
 
 /* Reads and checks the whole header: counts, types, string lengths, duplicate keys, alignment,
@@ -82,7 +84,7 @@ const char *kvc_gguf_next_string(const uint8_t **at, uint64_t *size);
 const char *kvc_gguf_next_tensor(const uint8_t **at, uint64_t *size, uint32_t *rank);
 /* Returns 1 when the file has a tensor of this name. */
 int kvc_gguf_has_tensor(const struct kvc_gguf *g, const char *name);
-/* The same; fills *t. */
+/* The same; fills *t with the first of this name. */
 int kvc_gguf_tensor(const struct kvc_gguf *g, const char *name, struct kvc_gguf_tensor *t);
 /* Returns a tensor type as ggml spells it: "q6_K"; NULL when this kvc does not know the number. */
 const char *kvc_gguf_type_name(uint32_t type);

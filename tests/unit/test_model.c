@@ -261,6 +261,31 @@ static void put_safetensors(const char *name, unsigned n, unsigned seed) {
     free(file);
 }
 
+/* Tensors are found by name in any order of the file; of one name, the first. */
+static void test_find_tensor(void **state) {
+    (void)state;
+    static const char *const names[] = {"b", "aaa", "", "ab", "b", "a", "aa"};
+    enum { N = sizeof names / sizeof names[0] };
+    struct bytes f;
+    struct kvc_gguf g;
+    struct kvc_gguf_tensor t;
+    struct kvc_error e;
+    begin(&f, 3, N, 0);
+    for (unsigned i = 0; i < N; i++) add_tensor(&f, names[i], i + 1, 32 * i);
+    pad(&f, 32);
+    for (unsigned i = 0; i < 32 * N; i++) add_number(&f, 0, 1);
+    assert_int_equal(open_gguf(&g, f.b, f.n, &e), 0);
+    for (unsigned i = 0; i < N; i++) {
+        const unsigned first = i == 4 ? 0 : i;
+        assert_int_equal(kvc_gguf_tensor(&g, names[i], &t), 1);
+        assert_int_equal(t.dim[0], first + 1);
+        assert_int_equal(t.offset, g.data_offset + 32 * first);
+    }
+    assert_int_equal(kvc_gguf_tensor(&g, "c", &t), 0);
+    assert_int_equal(kvc_gguf_tensor(&g, "aaaa", &t), 0);
+    kvc_gguf_close(&g);
+}
+
 static void test_safetensors(void **state) {
     (void)state;
     struct kvc_model m;
@@ -611,6 +636,7 @@ int main(void) {
         cmocka_unit_test(test_config),       cmocka_unit_test(test_tokenizer_json),
         cmocka_unit_test(test_pairing),      cmocka_unit_test(test_store),
         cmocka_unit_test(test_match),        cmocka_unit_test(test_real),
+        cmocka_unit_test(test_find_tensor),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
