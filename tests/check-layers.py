@@ -103,8 +103,8 @@ BUDGET = {
     # estimated from weights, of all common types and scalings of RoPE; gradients of a model, which took torch; names in order
     "formats/model": 9780,
     "formats/compare": 3130,  # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's
-    # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes; packing with a base
-    "formats/container": 7680,
+    # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes; packing with a base; layers and tensors that are alike, sorted
+    "formats/container": 7760,
     "formats/file": 2450,  # lists of token ids and files of some tokens each, which were the tools'; when queries are estimated
     "formats/device": 3440,
     "formats/device/cuda": 500,

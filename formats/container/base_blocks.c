@@ -68,7 +68,7 @@ static uint64_t whole_rows(const struct kvc_base *base, const struct kvc_encode 
     const struct kvc_pipeline *line = kvc_plan_pipeline(x->plan, tensor);
     const struct kvc_cells *cells = cells_of(x->cache, tensor), *had = cells_of(base->from, tensor);
     const int adopts = kvc_pipeline_adopts(line),
-              parts = kvc_pipeline_keeps_codes(line) && !kvc_same_is_possible(x->cache, tensor);
+              parts = kvc_pipeline_keeps_codes(line) && !kvc_same_is_possible(&x->repeats, tensor);
     const uint64_t skip = base->skip[part_of(x->cache, tensor)];
     uint64_t whole = 0;
     if (skip) return adopts && parts ? rows_after(cells, had, skip, n) : 0;
@@ -133,7 +133,8 @@ static int settle_rows(struct kvc_base *base, const struct kvc_encode *x, struct
             const uint64_t whole = whole_rows(base, x, t, *rows);
             changed |= whole != *rows;
             *rows = whole;
-            if (kvc_same_is_possible(c, t) && follow_references(base, c, t, &changed, e)) return -1;
+            if (kvc_same_is_possible(&x->repeats, t) && follow_references(base, c, t, &changed, e))
+                return -1;
         }
     }
     return 0;
@@ -209,7 +210,7 @@ int kvc_base_side(const struct kvc_encode *x, uint32_t tensor, uint64_t block,
         kvc_records_sections(kvc_records_of(x->base->from), to->record, &to->section, &to->n, e))
         return kvc_record_context(e, to->record, "SIDE");
     /* of a segment of references alone */
-    if (!to->record && kvc_same_is_possible(x->cache, tensor)) return 0;
+    if (!to->record && kvc_same_is_possible(&x->repeats, tensor)) return 0;
     to->from = x->base->from;
     return 0;
 }

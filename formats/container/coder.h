@@ -9,6 +9,7 @@
 #include "formats/container/inputs.h"
 #include "formats/container/offsets.h"
 #include "formats/container/plan.h"
+#include "formats/container/same.h"
 #include "formats/model/predict_source.h"
 #include "formats/model/rebuild_source.h"
 
@@ -16,6 +17,7 @@
 struct kvc_encode {
     const struct kvc_cache *cache;
     const struct kvc_plan *plan;
+    struct kvc_repeats repeats;
     /* with the queries that stages ask for, if a stage looks */
     const struct kvc_pack_options *options;
     struct kvc_shared *shared; /* by layer */

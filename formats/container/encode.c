@@ -430,7 +430,7 @@ static int encode_by_coder(struct kvc_tensor_coder *r, struct kvc_run *run, stru
  * ahead. */
 static int by_coder(const struct kvc_encode *x, uint32_t tensor) {
     return x->options->coder && !kvc_coder_looks(kvc_coder_pipeline(x, tensor)) &&
-           !kvc_same_is_possible(x->cache, tensor);
+           !kvc_same_is_possible(&x->repeats, tensor);
 }
 
 /* --- runs --- */

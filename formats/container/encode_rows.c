@@ -39,7 +39,7 @@ static int read_rows(struct kvc_tensor_coder *r, uint64_t number, struct kvc_err
     if (c->read(c, r->tensor, first, n, b->rows, e)) return -1;
     for (uint64_t i = 0; i < n; i++) b->from[i].tensor = KVC_NONE;
     if (r->x->plan->partner[r->tensor] == KVC_NONE &&
-        kvc_same_find(c, r->tensor, first, n, b->rows, b->from, e))
+        kvc_same_find(c, &r->x->repeats, r->tensor, first, n, b->rows, b->from, e))
         return -1;
     for (uint64_t i = 0; i < n; i++) {
         if (b->from[i].tensor != KVC_NONE && !may_refer(r->x, r->tensor, b->from[i].tensor))

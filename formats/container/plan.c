@@ -16,37 +16,77 @@ unsigned kvc_plan_select(const struct kvc_tensor *t) {
 
 /* --- pairs --- */
 
-/* Returns 1 if two layers have the same kind and geometry. Only such layers may pair. */
-static int alike(const struct kvc_cache *c, uint32_t a, uint32_t b) {
-    const struct kvc_layer *x = &c->layer[a], *y = &c->layer[b];
-    if (x->part != y->part || x->kind != y->kind || x->window != y->window) return 0;
+/* What layers have in common that may pair. */
+struct likeness {
+    uint64_t part, kind, window;
+    struct {
+        uint64_t absent, role, dtype, heads, dim;
+    } tensor[2];
+};
+
+static struct likeness likeness_of(const struct kvc_cache *c, uint32_t layer) {
+    const struct kvc_layer *x = &c->layer[layer];
+    struct likeness a = {.part = x->part, .kind = x->kind, .window = x->window};
     for (int i = 0; i < 2; i++) {
-        if ((x->tensor[i] == KVC_NONE) != (y->tensor[i] == KVC_NONE)) return 0;
-        if (x->tensor[i] == KVC_NONE) continue;
-        const struct kvc_tensor *s = &c->tensor[x->tensor[i]], *t = &c->tensor[y->tensor[i]];
-        if (s->role != t->role || s->shape.dtype != t->shape.dtype ||
-            s->shape.heads != t->shape.heads || s->shape.dim != t->shape.dim)
-            return 0;
+        a.tensor[i].absent = x->tensor[i] == KVC_NONE;
+        if (a.tensor[i].absent) continue;
+        const struct kvc_tensor *t = &c->tensor[x->tensor[i]];
+        a.tensor[i].role = t->role;
+        a.tensor[i].dtype = t->shape.dtype;
+        a.tensor[i].heads = t->shape.heads;
+        a.tensor[i].dim = t->shape.dim;
     }
-    return 1;
+    return a;
 }
 
-/* Counts the layers below `layer` in the model that are alike. */
-static uint32_t rank_of(const struct kvc_cache *c, uint32_t layer) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        n += c->layer[i].index < c->layer[layer].index && alike(c, i, layer);
-    return n;
+/* Compares the likeness of two layers, of numbers without gaps, in some order. */
+static int compare_likeness(const struct kvc_cache *c, uint32_t a, uint32_t b) {
+    const struct likeness x = likeness_of(c, a), y = likeness_of(c, b);
+    return memcmp(&x, &y, sizeof x);
 }
 
-/* Returns the next layer above `layer` that is alike, or KVC_NONE. */
-static uint32_t next_alike(const struct kvc_cache *c, uint32_t layer) {
-    uint32_t next = KVC_NONE;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        if (c->layer[i].index > c->layer[layer].index && alike(c, i, layer) &&
-            (next == KVC_NONE || c->layer[i].index < c->layer[next].index))
-            next = i;
-    return next;
+static int by_likeness(const void *pa, const void *pb, void *cache) {
+    const struct kvc_cache *c = cache;
+    const uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+    const int order = compare_likeness(c, a, b);
+    if (order) return order;
+    if (c->layer[a].index != c->layer[b].index)
+        return c->layer[a].index < c->layer[b].index ? -1 : 1;
+    return a < b ? -1 : 1;
+}
+
+/* Sets other[] of layers [first, end) of `sorted`, which are alike: of a layer with an even number
+ * of layers below it in the model, the next one above it; of the rest KVC_NONE. */
+static void pair_alike(const struct kvc_cache *c, const uint32_t *sorted, uint32_t first,
+                       uint32_t end, uint32_t *other) {
+    for (uint32_t i = first, next; i < end; i = next) {
+        for (next = i + 1; next < end; next++) /* a file may have several of one index */
+            if (c->layer[sorted[next]].index != c->layer[sorted[i]].index) break;
+        const int even = (i - first) % 2 == 0;
+        for (uint32_t k = i; k < next; k++)
+            other[sorted[k]] = even && next < end ? sorted[next] : KVC_NONE;
+    }
+}
+
+/* Returns by layer the one above it with which it may pair, or KVC_NONE; the caller frees them. */
+static uint32_t *find_others(const struct kvc_cache *c, struct kvc_error *e) {
+    uint32_t *sorted = kvc_alloc(c->n_layers, sizeof *sorted);
+    uint32_t *other = kvc_alloc(c->n_layers, sizeof *other);
+    if (!sorted || !other) {
+        free(sorted);
+        free(other);
+        kvc_fail_memory(e, "the plan");
+        return NULL;
+    }
+    for (uint32_t i = 0; i < c->n_layers; i++) sorted[i] = i;
+    qsort_r(sorted, c->n_layers, sizeof *sorted, by_likeness, (void *)(uintptr_t)c);
+    for (uint32_t first = 0, end; first < c->n_layers; first = end) {
+        for (end = first + 1; end < c->n_layers; end++)
+            if (compare_likeness(c, sorted[first], sorted[end])) break;
+        pair_alike(c, sorted, first, end, other);
+    }
+    free(sorted);
+    return other;
 }
 
 /* Returns the number of model layers that the cache covers: one more than the highest index of its
@@ -59,13 +99,22 @@ static uint32_t count_layers(const struct kvc_cache *c) {
     return n;
 }
 
+static int any_pairs(const struct kvc_cache *c, const struct kvc_pipeline *line) {
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (kvc_pipeline_first(&line[t], KVC_STAGE_PAIR) < line[t].n) return 1;
+    return 0;
+}
+
 /* Sets the partners of K or V of layers 2i and 2i + 1 among layers that are alike, if both have the
  * same pipeline, which pairs the first of them. */
-static void plan_find_pairs(struct kvc_plan *plan, const struct kvc_cache *c,
-                            const struct kvc_pipeline *line) {
+static int plan_find_pairs(struct kvc_plan *plan, const struct kvc_cache *c,
+                           const struct kvc_pipeline *line, struct kvc_error *e) {
     const uint32_t layers = count_layers(c);
+    if (!any_pairs(c, line)) return 0;
+    uint32_t *others = find_others(c, e);
+    if (!others) return -1;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        const uint32_t other = rank_of(c, i) % 2 ? KVC_NONE : next_alike(c, i);
+        const uint32_t other = others[i];
         if (other == KVC_NONE) continue;
         for (int r = 0; r < 2; r++) {
             const uint32_t a = c->layer[i].tensor[r], b = c->layer[other].tensor[r];
@@ -79,6 +128,8 @@ static void plan_find_pairs(struct kvc_plan *plan, const struct kvc_cache *c,
             plan->partner[b] = a;
         }
     }
+    free(others);
+    return 0;
 }
 
 /* Removes the pair stage from the pipeline of a tensor without a partner. */
@@ -197,7 +248,7 @@ int kvc_plan_make(struct kvc_plan *plan, const struct kvc_cache *c, const struct
     unsigned used = 0; /* bit i: item i codes some tensor */
     int status = plan->pipeline_of && plan->partner && line ? 0 : kvc_fail_memory(e, "the plan");
     if (!status) status = plan_choose(plan, c, recipe, line, &refusal, e);
-    if (!status) plan_find_pairs(plan, c, line);
+    if (!status) status = plan_find_pairs(plan, c, line, e);
     for (uint32_t t = 0; t < c->n_tensors && !status; t++) {
         if (plan->partner[t] == KVC_NONE) drop_pair_stage(&line[t]);
         for (unsigned s = 0; s < line[t].n; s++)

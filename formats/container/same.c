@@ -12,35 +12,75 @@
 
 /* --- for encoders --- */
 
-/* Returns 1 if two tensors may hold the same rows: they have the same role, layer index and row
- * shape. This is an equivalence relation, and a row refers to the first equal row of lower-numbered
- * tensors. So the row referred to is never a reference itself. */
-static int may_repeat(const struct kvc_cache *c, uint32_t tensor, uint32_t earlier) {
-    const struct kvc_tensor *t = &c->tensor[tensor], *o = &c->tensor[earlier];
-    const struct kvc_layer *a = &c->layer[t->layer], *b = &c->layer[o->layer];
-    if (t->role != o->role || a->index != b->index || t->shape.dtype != o->shape.dtype ||
-        t->shape.heads != o->shape.heads || t->shape.dim != o->shape.dim)
-        return 0;
-    /* llama.cpp numbers the layers of each of its two caches from 0; a snapshot copies the second
-     * cache. */
-    enum kvc_part_kind ka = c->part[a->part].kind, kb = c->part[b->part].kind;
-    int wa = ka == KVC_PART_WINDOW || ka == KVC_PART_SNAPSHOT,
-        wb = kb == KVC_PART_WINDOW || kb == KVC_PART_SNAPSHOT;
-    return ka != KVC_PART_COMPANION && kb != KVC_PART_COMPANION && wa == wb;
+static int is_companion(const struct kvc_cache *c, uint32_t tensor) {
+    return kvc_tensor_part(c, tensor)->kind == KVC_PART_COMPANION;
 }
 
-int kvc_same_is_possible(const struct kvc_cache *c, uint32_t tensor) {
-    for (uint32_t other = 0; other < tensor; other++)
-        if (may_repeat(c, tensor, other)) return 1;
+/* llama.cpp numbers the layers of each of its two caches from 0; a snapshot copies the second
+ * cache. */
+static int of_second_cache(const struct kvc_cache *c, uint32_t tensor) {
+    const enum kvc_part_kind kind = kvc_tensor_part(c, tensor)->kind;
+    return kind == KVC_PART_WINDOW || kind == KVC_PART_SNAPSHOT;
+}
+
+static int compare_u64(uint64_t a, uint64_t b) {
+    return a < b ? -1 : a > b;
+}
+
+/* Compares what two tensors have in common that may hold the same rows: role, layer index and row
+ * shape. This is an equivalence relation, and a row refers to the first equal row of lower-numbered
+ * tensors. So the row referred to is never a reference itself. */
+static int compare_kinds(const struct kvc_cache *c, uint32_t tensor, uint32_t other) {
+    const struct kvc_tensor *t = &c->tensor[tensor], *o = &c->tensor[other];
+    int order = compare_u64(c->layer[t->layer].index, c->layer[o->layer].index);
+    if (!order) order = compare_u64(t->role, o->role);
+    if (!order) order = compare_u64(t->shape.dtype, o->shape.dtype);
+    if (!order) order = compare_u64(t->shape.heads, o->shape.heads);
+    if (!order) order = compare_u64(t->shape.dim, o->shape.dim);
+    return order ? order : of_second_cache(c, tensor) - of_second_cache(c, other);
+}
+
+static int by_kind(const void *pa, const void *pb, void *cache) {
+    const uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+    const int order = compare_kinds(cache, a, b);
+    return order ? order : compare_u64(a, b);
+}
+
+int kvc_repeats_find(struct kvc_repeats *r, const struct kvc_cache *c, struct kvc_error *e) {
+    uint32_t *sorted = kvc_alloc(c->n_tensors, sizeof *sorted), n = 0;
+    r->first = kvc_alloc(c->n_tensors, sizeof *r->first);
+    r->next = kvc_alloc(c->n_tensors, sizeof *r->next);
+    if (!sorted || !r->first || !r->next) {
+        free(sorted);
+        return kvc_fail_memory(e, "references");
+    }
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        r->first[t] = t;
+        r->next[t] = KVC_NONE;
+        if (!is_companion(c, t)) sorted[n++] = t;
+    }
+    qsort_r(sorted, n, sizeof *sorted, by_kind, (void *)(uintptr_t)c);
+    for (uint32_t i = 1; i < n; i++) {
+        if (compare_kinds(c, sorted[i - 1], sorted[i])) continue;
+        r->first[sorted[i]] = r->first[sorted[i - 1]];
+        r->next[sorted[i - 1]] = sorted[i];
+    }
+    free(sorted);
     return 0;
 }
 
-int kvc_same_find(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
-                  const uint8_t *rows, struct kvc_same *from, struct kvc_error *e) {
+void kvc_repeats_free(struct kvc_repeats *r) {
+    free(r->first);
+    free(r->next);
+    *r = (struct kvc_repeats){.first = NULL};
+}
+
+int kvc_same_find(const struct kvc_cache *c, const struct kvc_repeats *r, uint32_t tensor,
+                  uint64_t first, uint64_t n, const uint8_t *rows, struct kvc_same *from,
+                  struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     uint64_t row_bytes = kvc_row_bytes(&c->tensor[tensor].shape);
-    for (uint32_t other = 0; other < tensor; other++) {
-        if (!may_repeat(c, tensor, other)) continue;
+    for (uint32_t other = r->first[tensor]; other < tensor; other = r->next[other]) {
         const struct kvc_cells *theirs = &kvc_tensor_part(c, other)->cells;
         uint64_t begin = kvc_cells_row_from(theirs, kvc_cells_position(cells, first)),
                  end = kvc_cells_row_from(theirs, kvc_cells_position(cells, first + n - 1) + 1);

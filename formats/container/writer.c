@@ -371,6 +371,7 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
                                     .shared = w->shared,
                                     .projections = &w->projections,
                                     .turn = w->turn};
+    if (kvc_repeats_find(&w->encode.repeats, c, e)) return -1;
     if (w->options.base && kvc_base_settle(w->options.base, &w->encode, e)) return -1;
     w->encode.base = w->options.base;
     if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options.profile, w->turn, e)) return -1;
@@ -425,6 +426,7 @@ static int write_container(const struct kvc_cache *cache, const struct kvc_pack_
         w.report.error[i] = w.squares[i][0] > 0 ? sqrt(w.squares[i][1] / w.squares[i][0]) : 0;
     if (!status && report) *report = w.report;
     kvc_loop_free(w.encode.loop);
+    kvc_repeats_free(&w.encode.repeats);
     for (uint32_t t = 0; t < cache->n_tensors && w.angles; t++) free(w.angles[t]);
     free(w.angles);
     free(w.turn);
