@@ -135,6 +135,7 @@ struct work {
     const float *ahead;       /* predictions of the block's values, or NULL */
     uint8_t *low;             /* low bits, one value a byte */
     uint8_t *bytes;           /* streams */
+    struct tally *tally;
     uint32_t (*count)[KVC_RANS_SYMBOLS];
     void *memory[3];
 };
@@ -269,8 +270,7 @@ static void tally_row(struct tally *t, const uint16_t *symbols, size_t n, uint32
 static void cut_rows(struct work *w) {
     const struct kvc_kernels *k = kvc_kernels_get();
     const struct kvc_words *f = w->form;
-    struct tally tally;
-    memset(&tally, 0, sizeof tally);
+    memset(w->tally, 0, sizeof *w->tally);
     memset(w->count, 0, KVC_CONTEXTS * sizeof *w->count);
     kvc_channels_begin(&w->model);
     const int ahead = w->model.turn == KVC_TURN_AHEAD;
@@ -285,9 +285,9 @@ static void cut_rows(struct work *w) {
         }
         k->cut_words(symbols, w->low + t * w->n, words, w->bias, w->context, w->n,
                      kvc_words_shift(f), (uint16_t)((1u << f->bits) - 1));
-        tally_row(&tally, symbols, w->n, w->count[0]);
+        tally_row(w->tally, symbols, w->n, w->count[0]);
     }
-    add_tallied(w->count[0], tally.count[0], tally.count[1]);
+    add_tallied(w->count[0], w->tally->count[0], w->tally->count[1]);
 }
 
 static int encode_rows(const struct kvc_stage_args *args, struct work *w,
@@ -302,7 +302,7 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w,
     const size_t packed = KVC_PACKED(w->values, 7), scratch = floats > packed ? floats : packed;
     w->memory[0] = malloc(2 * w->values * (kvc_words_in_place(f) ? 1 : 2) + 6 * w->n);
     w->memory[1] = malloc(scratch + w->values);
-    w->memory[2] = malloc(KVC_CONTEXTS * sizeof *w->count + HEAD_BOUND(streams) +
+    w->memory[2] = malloc(sizeof *w->tally + KVC_CONTEXTS * sizeof *w->count + HEAD_BOUND(streams) +
                           KVC_RANS_BOUND(w->values) + KVC_CHANNELS_BOUND(w->n));
     if (!w->memory[0] || !w->memory[1] || !w->memory[2]) return kvc_fail_memory(e, "a block");
     w->bias = w->memory[0];
@@ -311,7 +311,8 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w,
     w->symbols = w->moved + w->n;
     w->words = w->symbols + w->values;
     w->low = (uint8_t *)w->memory[1] + scratch;
-    w->count = w->memory[2];
+    w->tally = w->memory[2]; /* the stack of a thread may be too small for it */
+    w->count = (void *)(w->tally + 1);
     w->bytes = (uint8_t *)(w->count + KVC_CONTEXTS);
 
     const size_t blocks = w->values / w->info->block;

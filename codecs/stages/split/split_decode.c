@@ -67,7 +67,7 @@ static void make_slots(struct kvc_split *s, struct room *r) {
                    sizeof *r->slots << s->bits);
 }
 
-/* Decoding of a block, row after row. */
+/* Decoding of a block, row after row. On the heap: the stack of a thread may be small. */
 struct decoding {
     struct kvc_split split;
     struct room room;
@@ -178,12 +178,14 @@ static void close_block(struct decoding *d) {
 
 int kvc_split_decode(const struct kvc_stored *stored, struct kvc_block *block, const float *ahead,
                      struct kvc_error *e) {
-    struct decoding d;
     const int raw = kvc_stored_raw(stored, block, e);
     if (raw) return raw < 0 ? -1 : 0;
-    int status = open_block(&d, stored, block, ahead, e);
-    if (!status && d.split.values) status = decode_rows(&d, e);
-    close_block(&d);
+    struct decoding *const d = malloc(sizeof *d);
+    if (!d) return kvc_fail_memory(e, "a block");
+    int status = open_block(d, stored, block, ahead, e);
+    if (!status && d->split.values) status = decode_rows(d, e);
+    close_block(d);
+    free(d);
     return status;
 }
 
@@ -194,15 +196,18 @@ int kvc_split_has_codes(const struct kvc_stored *stored, const struct kvc_block 
 
 int kvc_split_decode_two(const struct kvc_stored *stored, struct kvc_block *block,
                          const float *const ahead[2]) {
-    struct decoding a, b;
     if (!kvc_split_has_codes(&stored[0], &block[0]) || !kvc_split_has_codes(&stored[1], &block[1]))
         return 1;
-    int bad = open_block(&a, &stored[0], &block[0], ahead[0], NULL);
+    struct decoding *const d = kvc_alloc(2, sizeof *d);
+    if (!d) return 1;
+    int bad = open_block(&d[0], &stored[0], &block[0], ahead[0], NULL);
     if (!bad) {
-        bad = open_block(&b, &stored[1], &block[1], ahead[1], NULL) ||
-              decode_rows_of_two(&a, &b, NULL) || decode_rows(&a, NULL) || decode_rows(&b, NULL);
-        close_block(&b);
+        bad = open_block(&d[1], &stored[1], &block[1], ahead[1], NULL) ||
+              decode_rows_of_two(&d[0], &d[1], NULL) || decode_rows(&d[0], NULL) ||
+              decode_rows(&d[1], NULL);
+        close_block(&d[1]);
     }
-    close_block(&a);
+    close_block(&d[0]);
+    free(d);
     return bad != 0;
 }
