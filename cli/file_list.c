@@ -102,38 +102,54 @@ static int ends_in_cr(const struct cli_files *f, const char *line, size_t n) {
     return !f->null && line[n - 1] == '\r' && lstat(line, &st) != 0;
 }
 
-/* Adds the names of --files-from. The name "-" is that of a file. */
+/* Reads the next name of --files-from and what ends it, into a string. Returns its length, -1 after
+ * the last one or when reading failed; PATH_MAX: it is longer than a path can be. */
+static int next_name(FILE *in, int last, char line[PATH_MAX + 1]) {
+    int n = 0, c = 0;
+    while (n < PATH_MAX && (c = getc(in)) != EOF && c != last) line[n++] = (char)c;
+    line[n] = '\0';
+    return c == EOF && (!n || ferror(in)) ? -1 : n;
+}
+
+/* Adds a name of n bytes of --files-from. The name "-" is that of a file. */
+static int add_listed(struct cli_files *f, const char *line, size_t n) {
+    if (strlen(line) != n) {
+        cli_warn(
+            "--files-from=%s: a name contains a NUL byte; -0 reads names that end in NUL bytes",
+            f->from);
+        return EXIT_TROUBLE;
+    }
+    if (n == PATH_MAX) {
+        cli_warn("--files-from=%s: a name has more than %d bytes, as no file does", f->from,
+                 PATH_MAX - 1);
+        return EXIT_TROUBLE;
+    }
+    if (n && ends_in_cr(f, line, n)) {
+        cli_warn("--files-from=%s: its lines end in CR LF, as programs of Windows write them, "
+                 "and no file is named with a CR; "
+                 "take the CRs out, for instance with dos2unix",
+                 f->from);
+        return EXIT_TROUBLE;
+    }
+    return n ? add_named(f, strcmp(line, "-") == 0 ? "./-" : line) : 0;
+}
+
+/* Adds the names of --files-from. */
 static int add_list(struct cli_files *f) {
     const int from_stdin = strcmp(f->from, "-") == 0;
     FILE *in = from_stdin ? stdin : fopen(f->from, "r");
-    char *line = NULL;
-    size_t size = 0;
-    ssize_t n;
-    int status = 0;
+    char line[PATH_MAX + 1];
+    int n, status = 0;
     if (!in) {
         cli_warn("--files-from=%s: %s", f->from, strerror(errno));
         return EXIT_TROUBLE;
     }
-    while (!status && (errno = 0, n = getdelim(&line, &size, f->null ? '\0' : '\n', in)) > 0) {
-        if (line[n - 1] == (f->null ? '\0' : '\n')) line[--n] = '\0';
-        if (strlen(line) != (size_t)n) {
-            cli_warn(
-                "--files-from=%s: a name contains a NUL byte; -0 reads names that end in NUL bytes",
-                f->from);
-            status = EXIT_TROUBLE;
-        } else if (n && ends_in_cr(f, line, (size_t)n)) {
-            cli_warn("--files-from=%s: its lines end in CR LF, as programs of Windows write them, "
-                     "and no file is named with a CR; "
-                     "take the CRs out, for instance with dos2unix",
-                     f->from);
-            status = EXIT_TROUBLE;
-        } else if (n) status = add_named(f, strcmp(line, "-") == 0 ? "./-" : line);
-    }
+    while (!status && (n = next_name(in, f->null ? '\0' : '\n', line)) >= 0)
+        status = add_listed(f, line, (size_t)n);
     if (!status && ferror(in)) {
         cli_warn("--files-from=%s: %s", f->from, strerror(errno));
         status = EXIT_TROUBLE;
     }
-    free(line);
     if (!from_stdin) fclose(in);
     return status;
 }
