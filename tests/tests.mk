@@ -244,6 +244,14 @@ quality-greedy: all
 	@PYTHON="$(PYTHON)" sh tests/quality/greedy.sh . --texts="$(QUALITY_TEXTS)" --starts=$(QUALITY_STARTS) \
 	  $(QUALITY_PROFILE:%=--profile=%)
 
+QUALITY_CONTEXTS ?= 5
+## quality-answers: answers about QUALITY_CONTEXTS long prompts that stay right when QUALITY_MODEL runs from decoded caches
+.PHONY: quality-answers
+quality-answers: all
+	@python=$$(PYTHON="$(PYTHON)" sh tests/quality/torch.sh $(filter gemma,$(QUALITY_MODEL))) && "$$python" -m doctest tests/quality/answers.py && \
+	  "$$python" tests/quality/answers.py --tools=. --model=$(QUALITY_MODEL) -n $(QUALITY_N) --contexts=$(QUALITY_CONTEXTS) \
+	  $(if $(QUALITY_ROWS),--rows="$(QUALITY_ROWS)") $(QUALITY_PROFILE:%=--profile=%)
+
 ## fuzz: run every libFuzzer target for FUZZ_SECONDS each (clang)
 .PHONY: fuzz
 fuzz: $(FUZZ_NAMES:%=$B/fuzz/%)
