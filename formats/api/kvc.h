@@ -48,8 +48,8 @@ extern "C" {
 
 /* --- version --- */
 
-#define KVC_VERSION_MAJOR 0
-#define KVC_VERSION_MINOR 9
+#define KVC_VERSION_MAJOR 1
+#define KVC_VERSION_MINOR 0
 #define KVC_VERSION_PATCH 0
 KVC_API const char *kvc_version(void); /* of the library: "MAJOR.MINOR.PATCH" */
 /* the container version this library writes and the newest it reads */

@@ -1,3 +1,3 @@
 """The version of kvc.h, from which make writes this file."""
 
-VERSION = "0.9.0"
+VERSION = "1.0.0"
