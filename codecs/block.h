@@ -84,8 +84,10 @@ struct kvc_block {
     /* decoding: shape of the matrix that the stage handed on; `shape` is the one to decode */
     struct kvc_shape handed;
     enum kvc_dtype stands; /* decoding: dtype of the matrix in rows; set by the pipeline */
-    int computed;          /* decoding: a stage that works in binary32 made that matrix; likewise */
-    uint8_t *salient;      /* mark [row][head], 1: salient; NULL: no stage has marked tokens */
+    /* decoding: that matrix is of a tensor of f32, a stage that works in binary32 made it, and what
+     * follows does not: its NaNs are settled; likewise */
+    int settles;
+    uint8_t *salient; /* mark [row][head], 1: salient; NULL: no stage has marked tokens */
     /* number of each row in the tensor; NULL: encoding, all rows are there; decoding, no stage asks
      */
     uint64_t *row;

@@ -105,6 +105,13 @@ static int open_levels(const struct kvc_pipeline *p, const struct kvc_coded *own
     return 0;
 }
 
+/* Returns 1 where stage i, of a tensor of f32, works in binary32 and what is decoded after it does
+ * not. */
+static int settles(const struct kvc_pipeline *p, unsigned i, enum kvc_dtype own) {
+    return own == KVC_F32 && kvc_pipeline_stage(p, i)->flags & KVC_STAGE_FLOAT &&
+           (!i || !(kvc_pipeline_stage(p, i - 1)->flags & KVC_STAGE_FLOAT));
+}
+
 int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block,
                            const struct kvc_coded *own, const struct kvc_coded *first,
                            kvc_pipeline_visit *visit, void *state, struct kvc_error *e) {
@@ -135,7 +142,7 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
         block->residual = i + 1 < p->n;
         block->handed = level[i].handed;
         block->stands = block->shape.dtype;
-        block->computed = i + 1 < p->n && kvc_pipeline_stage(p, i + 1)->flags & KVC_STAGE_FLOAT;
+        block->settles = i + 1 < p->n && settles(p, i + 1, shape.dtype);
         block->shape = level[i].taken;
         block->profile = level[i].profile;
         if ((status = visit(state, kvc_pipeline_stage(p, i), &p->step[i].args, &stored[i], block,
@@ -145,7 +152,7 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
         }
     }
     block->stands = block->shape.dtype;
-    block->computed = kvc_pipeline_stage(p, 0)->flags & KVC_STAGE_FLOAT;
+    block->settles = settles(p, 0, shape.dtype);
     free(salient);
     free(step);
     block->salient = NULL;
@@ -210,7 +217,7 @@ static int decode_stage(void *state, const struct kvc_stage *s, const struct kvc
     if (block->residual && !d->runs.n) {
         block->shape = block->handed;
         block->shape.dtype = d->stands;
-        kvc_block_convert(block, d->rows, d->own, block->handed.dtype, s->flags & KVC_STAGE_FLOAT);
+        kvc_block_convert(block, d->rows, d->own, block->handed.dtype);
         block->shape = taken;
         d->begun = 1;
     }
@@ -261,8 +268,9 @@ static int decode_block(struct decoding *d, const struct kvc_coded *first, struc
     kvc_row_runs_end(&d->runs, 0, NULL);
     if (!status) {
         block->shape.dtype = d->stands;
-        kvc_block_convert(block, d->rows, d->own, d->own, 0);
+        kvc_block_convert(block, d->rows, d->own, d->own);
     }
+    block->settles = 0;
     free(work);
     block->rows = d->rows[0];
     block->shape = shape;

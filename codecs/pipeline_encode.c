@@ -65,7 +65,7 @@ static int pipeline_encode_run(struct kvc_encoder *x, unsigned n, struct kvc_blo
     block->own = own;
     for (unsigned i = done ? done->steps : 0; i < n; i++) {
         const struct kvc_stage *s = kvc_pipeline_stage(p, i);
-        kvc_block_convert(block, rows, own, kvc_pipeline_dtype(p, i, own), 1);
+        kvc_block_convert(block, rows, own, kvc_pipeline_dtype(p, i, own));
         if (s->flags & KVC_STAGE_PAIR && block->partner &&
             pipeline_encode_run(x, i, block->partner, 1, &x->dropped, e))
             return -1;
@@ -77,7 +77,7 @@ static int pipeline_encode_run(struct kvc_encoder *x, unsigned n, struct kvc_blo
          * share */
         if (s->flags & KVC_STAGE_PAIR && x->encoding && x->encoding->second) return 0;
     }
-    if (n < p->n) kvc_block_convert(block, rows, own, kvc_pipeline_dtype(p, n, own), 1);
+    if (n < p->n) kvc_block_convert(block, rows, own, kvc_pipeline_dtype(p, n, own));
     if (done) done->steps = n;
     return 0;
 }

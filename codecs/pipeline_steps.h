@@ -21,14 +21,12 @@ static inline enum kvc_dtype kvc_pipeline_dtype(const struct kvc_pipeline *p, un
     return kvc_pipeline_stage(p, i)->flags & KVC_STAGE_FLOAT ? KVC_F32 : dtype;
 }
 
-/* Converts the matrix to another dtype, for a stage that works in binary32 or does not; rows[] are
- * the buffers for the tensor's dtype and for binary32. A tensor of f32 that was computed is rounded
- * like others, which changes its NaNs. */
+/* Converts the matrix to another dtype; rows[] are the buffers for the tensor's dtype and for
+ * binary32. One of f32 that settles is rounded like others, which changes its NaNs. */
 static inline void kvc_block_convert(struct kvc_block *block, uint8_t *const rows[2],
-                                     enum kvc_dtype own, enum kvc_dtype to, int floats) {
-    const int computed = own == KVC_F32 && block->computed && !floats;
-    if (block->shape.dtype == to && !computed) return;
-    if (to == KVC_F32 && !computed)
+                                     enum kvc_dtype own, enum kvc_dtype to) {
+    if (block->shape.dtype == to && !block->settles) return;
+    if (to == KVC_F32 && !block->settles)
         kvc_to_floats((float *)(void *)rows[1], rows[0], kvc_shape_values(&block->shape), own);
     else
         kvc_from_floats(rows[0], (const float *)(const void *)rows[1],

@@ -198,11 +198,10 @@ int kvc_program_raw(struct kvc_program *p, const struct kvc_section *sections, s
 
 /* Converts values between stages of different dtypes, as kvc_block_convert(). */
 static int convert(struct kvc_program *p, const struct kvc_block *block,
-                   const struct kvc_shape *shape, enum kvc_dtype own, enum kvc_dtype to, int floats,
+                   const struct kvc_shape *shape, enum kvc_dtype own, enum kvc_dtype to,
                    struct kvc_error *e) {
-    const int computed = own == KVC_F32 && block->computed && !floats;
-    if (block->stands == to && !computed) return 0;
-    const uint32_t kind = to == KVC_F32 && !computed ? KVC_OP_WIDEN : KVC_OP_ROUND;
+    if (block->stands == to && !block->settles) return 0;
+    const uint32_t kind = to == KVC_F32 && !block->settles ? KVC_OP_WIDEN : KVC_OP_ROUND;
     struct kvc_device_op op = kvc_program_op_of(kind, shape);
     op.convert.dtype = (uint32_t)own;
     return kvc_program_op(p, &op, e);
@@ -217,8 +216,8 @@ static int lower_stage(void *state, const struct kvc_stage *stage,
                        const struct kvc_stage_args *args, const struct kvc_stored *stored,
                        struct kvc_block *block, struct kvc_error *e) {
     const struct lowering *l = state;
-    if (block->residual && convert(l->program, block, &block->handed, l->own, block->handed.dtype,
-                                   stage->flags & KVC_STAGE_FLOAT, e))
+    if (block->residual &&
+        convert(l->program, block, &block->handed, l->own, block->handed.dtype, e))
         return -1;
     if (!stage->lower) return 1;
     return stage->lower(args, stored, block, l->program, e);
@@ -232,6 +231,6 @@ int kvc_pipeline_lower(const struct kvc_pipeline *line, struct kvc_block *block,
     if (kvc_dtype_info(l.own)->block > 1) return 1; /* a tile has no values that share scales */
     kvc_program_clear(p);
     int status = kvc_pipeline_walk_back(line, block, own, first, lower_stage, &l, e);
-    if (!status) status = convert(p, block, &shape, l.own, l.own, 0, e);
+    if (!status) status = convert(p, block, &shape, l.own, l.own, e);
     return status;
 }
