@@ -25,12 +25,11 @@ import time
 import lm  # before what else loads transformers
 
 import torch
-from transformers.cache_utils import DynamicCache
 
 from caches import Tools
 from estimated import LEARNT, TO_LEARN, cache_of
 from judged_texts import TEXTS, profile_texts
-from table import BLOCK_PEERS, TOP, print_table, q4_0, read_cache, save
+from table import BLOCK_PEERS, TOP, cache_arrays, print_table, q4_0, read_cache, save
 
 DEPTHS = .1, .3, .5, .7, .9  # where facts of each class stand, in the text
 CHAT = {"qwen"}  # are asked in turns of a chat; others, too small for that, are to go on with a line that the text has
@@ -165,9 +164,7 @@ class Rows:
     """A cache, and rows of tokens that each follow it and do not see each other."""
 
     def __init__(self, model, keys, values, n):
-        self.model, self.n, self.cache = model, n, DynamicCache()
-        for i, pair in enumerate(zip(keys, values)):  # as LanguageModel.hidden()
-            self.cache.update(*(torch.nn.functional.pad(x, (0, 0, n - x.shape[2], 0)) for x in pair), i)
+        self.model, self.n, self.cache = model, n, lm.filled(keys, values, n)
         self.row, self.place = torch.full((n,), -1), torch.arange(n)
 
     def mask(self, row, place, window):
@@ -299,13 +296,7 @@ def learnt_profile(model, tools, work, title):
 def made_cache(model, context, path):
     """Writes the context's cache, in bf16."""
     keys, values, _ = model.prefill(context.tokens)
-    arrays = {"tokens": context.tokens.int()}
-    for i, (k, v) in enumerate(zip(keys, values)):
-        arrays[f"layers.{i}.keys"], arrays[f"layers.{i}.values"] = k.bfloat16(), v.bfloat16()
-    windows = [w for w in model.windows if w]
-    if windows:
-        arrays["sliding.positions"] = torch.arange(max(0, len(context.tokens) - windows[0] + 1), len(context.tokens))
-    save(arrays, path, model.facts())
+    save(cache_arrays(model, keys, values, context.tokens), path, model.facts())
 
 
 # --- printing ---

@@ -15,12 +15,9 @@ import sys
 
 import lm  # before what else loads transformers
 
-import torch
-from safetensors.torch import load_file, save_file
-
 from caches import Tools
 from judged_texts import TEXTS
-from table import ratio_at, read_cache
+from table import cache_arrays, ratio_at, read_cache, save
 
 LEARNT = 1024
 LIBRARY = os.path.dirname(argparse.__file__)
@@ -40,16 +37,10 @@ def cache_of(model, text, n, extra, path):
     if len(tokens) < n + extra:
         sys.exit(f"estimated.py: {text}: {len(tokens)} tokens, {n + extra} are needed")
     keys, values, queries = model.prefill(tokens[:n])
-    arrays = {"tokens": tokens[:n].int()}
-    for i, (k, v) in enumerate(zip(keys, values)):
-        arrays[f"layers.{i}.keys"], arrays[f"layers.{i}.values"] = k.bfloat16(), v.bfloat16()
-    windows = {window for window in model.windows if window}
-    if windows:
-        arrays["sliding.positions"] = torch.arange(max(0, n - windows.pop() + 1), n)
-    arrays = {name: array.contiguous() for name, array in arrays.items()}
-    save_file(arrays, plain, metadata=model.facts())
-    arrays |= {f"queries.{i}": q.bfloat16().contiguous() for i, q in enumerate(queries)}
-    save_file(arrays | {"continuation": tokens[n:n + extra].int()}, path, metadata=model.facts())
+    arrays = cache_arrays(model, keys, values, tokens[:n])
+    save(arrays, plain, model.facts())
+    arrays |= {f"queries.{i}": q.bfloat16() for i, q in enumerate(queries)}
+    save(arrays | {"continuation": tokens[n:n + extra].int()}, path, model.facts())
     return path, plain
 
 

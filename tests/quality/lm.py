@@ -65,6 +65,14 @@ class Tap:
 TAP = Tap()
 
 
+def filled(keys, values, n):
+    """A cache of n tokens as transformers has it. Rows that fell out of a window are zeros: no query sees them."""
+    cache = DynamicCache()
+    for i, pair in enumerate(zip(keys, values)):
+        cache.update(*(torch.nn.functional.pad(x, (0, 0, n - x.shape[2], 0)) for x in pair), i)
+    return cache
+
+
 class LanguageModel:
     def __init__(self, name, folder):
         """folder: where weights that come in parts are put together."""
@@ -118,13 +126,9 @@ class LanguageModel:
 
     @torch.no_grad()
     def hidden(self, keys, values, n, tokens):
-        """The last hidden states of tokens, which stand behind a cache of n tokens. Rows that fell out of a window are
-        zeros here: no query sees them."""
-        cache = DynamicCache()
-        for i, pair in enumerate(zip(keys, values)):
-            cache.update(*(torch.nn.functional.pad(x, (0, 0, n - x.shape[2], 0)) for x in pair), i)
+        """The last hidden states of tokens, which stand behind a cache of n tokens."""
         positions = torch.arange(n, n + len(tokens))[None]
-        return self.net.base_model(tokens[None], past_key_values=cache, use_cache=True,
+        return self.net.base_model(tokens[None], past_key_values=filled(keys, values, n), use_cache=True,
                                    position_ids=positions).last_hidden_state[0]
 
     @torch.no_grad()

@@ -120,6 +120,17 @@ def save(arrays, path, facts):
     os.replace(path + ".part", path)
 
 
+def cache_arrays(model, keys, values, tokens):
+    """The arrays of a cache in bf16, in transformers' layout, with the positions of layers that have a window."""
+    arrays, n = {"tokens": tokens.int()}, len(tokens)
+    for i, (k, v) in enumerate(zip(keys, values)):
+        arrays[f"layers.{i}.keys"], arrays[f"layers.{i}.values"] = k.bfloat16(), v.bfloat16()
+    windows = {window for window in model.windows if window}
+    if windows:
+        arrays["sliding.positions"] = torch.arange(max(0, n - windows.pop() + 1), n)
+    return arrays
+
+
 def made_caches(model, name, text, n, work):
     """Paths of two files: the cache to pack, K, V and tokens; and the same with the last queries and the text's own
     continuation. They are made again when the text is another."""
@@ -139,12 +150,7 @@ def made_caches(model, name, text, n, work):
     if len(tokens) < needed:
         raise Skip(f"{len(tokens)} tokens, {needed} are needed")
     keys, values, queries = model.prefill(tokens[:n])
-    arrays = {"tokens": tokens[:n].int()}
-    for i, (k, v) in enumerate(zip(keys, values)):
-        arrays[f"layers.{i}.keys"], arrays[f"layers.{i}.values"] = k.bfloat16(), v.bfloat16()
-    windows = {window for window in model.windows if window}
-    if windows:
-        arrays["sliding.positions"] = torch.arange(max(0, n - windows.pop() + 1), n)
+    arrays = cache_arrays(model, keys, values, tokens[:n])
     facts = {**model.facts(), "context": f"{os.path.basename(source)}, first {n} tokens"}
     save(arrays, plain, facts)
     arrays["continuation"] = tokens[n:needed].int()
