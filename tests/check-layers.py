@@ -112,8 +112,9 @@ BUDGET = {
     # checks of arguments; what the tools and the store did by themselves; weights for queries; folders of profiles, and
     # how one fits
     "formats/api": 6660,
-    # checks of arguments; tiers, checks and moves of objects, which were in kvc-store; profiles that a store learns
-    "formats/store": 5350,
+    # checks of arguments; tiers, checks and moves of objects, which were in kvc-store; profiles that a store learns, and that
+    # its recipes share
+    "formats/store": 5390,
     "formats/store/tier": 760,  # memory of objects, which is kept
     "formats/store/backends": 9030,  # what doctor and stat asked of directories
     "cli": 5790,  # packing with a base; when kvc-pack learns a profile, and how profiles are kept

@@ -14,7 +14,7 @@
 
 static int64_t drop_all(struct kvc_store_namespace *ns, struct kvc_error *e) {
     struct kvc_list list = {.n = 0};
-    int status = kvc_list_namespace(ns, &list, e);
+    int status = kvc_list_objects(ns->store, ns->hash, &list, e);
     if (!status) status = kvc_list_remove(ns->store, &list, e);
     free(list.item);
     pthread_mutex_lock(&ns->lock);
@@ -83,7 +83,7 @@ static int sort_out(struct prompt *p, struct kvc_listed item) {
 
 static int list_all(struct prompt *p, struct kvc_error *e) {
     struct kvc_list all = {.n = 0};
-    int status = kvc_list_namespace(p->ns, &all, e);
+    int status = kvc_list_objects(p->ns->store, p->ns->hash, &all, e);
     for (size_t i = 0; i < all.n && !status; i++)
         if (sort_out(p, all.item[i])) status = kvc_fail_memory(e, "a list of objects");
     free(all.item);

@@ -134,6 +134,58 @@ void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, in
     if (p) adopt(ns, f, p);
 }
 
+/* --- profiles of other recipes --- */
+
+/* Returns how many items from i on are of one object, in several tiers. */
+static size_t same_object(const struct kvc_list *list, size_t i) {
+    size_t n = 1;
+    while (i + n < list->n && kvc_object_equal(&list->item[i].object, &list->item[i + n].object))
+        n++;
+    return n;
+}
+
+/* Returns 1 if a profile would be used rather than another one, NULL for what is to be learnt. */
+static int is_better(const struct kvc_profile *p, const struct kvc_profile *best, int has_model) {
+    struct kvc_profile_info a = {.size = sizeof a}, b = {.size = sizeof b};
+    kvc_shared_profile_describe(p, &a);
+    const int measured = strcmp(a.metric, "fisher") == 0;
+    if (!best) return measured || !has_model; /* with weights, gradients can be measured */
+    kvc_shared_profile_describe(best, &b);
+    return measured && strcmp(b.metric, "fisher") != 0;
+}
+
+/* Opens the profile that fits a cache, of those that the store holds. NULL: none does. */
+static struct kvc_profile *choose_stored(struct kvc_store *s, const struct kvc_file *f,
+                                         const char *recipe, int has_model) {
+    static const uint8_t of_profiles[KVC_OBJECT_NS];
+    const struct kvc_write_options how = {.size = sizeof how, .threads = 1, .recipe = recipe};
+    struct kvc_profile *best = NULL;
+    struct kvc_list list = {.n = 0};
+    kvc_list_objects(s, of_profiles, &list, NULL);
+    if (list.n) qsort(list.item, list.n, sizeof *list.item, kvc_listed_by_key);
+    for (size_t i = 0; i < list.n && !s->closing; i += same_object(&list, i)) {
+        struct kvc_profile *p = kvc_store_profile(s, list.item[i].object.key, NULL);
+        const char *fit = p && is_better(p, best, has_model)
+                              ? kvc_shared_profile_fit(p, f, &how, NULL)
+                              : NULL;
+        if (fit && strcmp(fit, "good") == 0) {
+            struct kvc_profile *worse = best;
+            best = p;
+            p = worse;
+        }
+        kvc_shared_profile_close(p);
+    }
+    free(list.item);
+    return best;
+}
+
+/* Returns 1 if a profile that the store holds already fits a cache, and is used. */
+static int use_stored(struct kvc_store_namespace *ns, const struct kvc_file *f, int has_model) {
+    struct kvc_profile *p = choose_stored(ns->store, f, ns->asked, has_model);
+    if (p) adopt(ns, f, p);
+    return p != NULL;
+}
+
 /* --- the caches that are lossless --- */
 
 /* What a task works at. */
@@ -150,20 +202,12 @@ struct learning {
 static int list_caches(struct learning *l, struct kvc_error *e) {
     struct kvc_list *list = &l->list;
     size_t n = 0;
-    if (kvc_list_namespace(l->ns, list, e)) return -1;
+    if (kvc_list_objects(l->ns->store, l->ns->hash, list, e)) return -1;
     for (size_t i = 0; i < list->n; i++)
         if (kvc_object_is_cache(list->item[i].object.kind)) list->item[n++] = list->item[i];
     list->n = n;
     if (n) qsort(list->item, n, sizeof *list->item, kvc_listed_by_key);
     return 0;
-}
-
-/* Returns how many items from i on are of one object, in several tiers. */
-static size_t same_object(const struct kvc_list *list, size_t i) {
-    size_t n = 1;
-    while (i + n < list->n && kvc_object_equal(&list->item[i].object, &list->item[i + n].object))
-        n++;
-    return n;
 }
 
 /* Opens bytes as a lossless cache of the namespace. With a model the file knows its facts, too,
@@ -384,7 +428,7 @@ static void learn(struct learning *l) {
     while (i < l->list.n && !(test = open_cache(l, &l->list.item[i], NULL, &why)))
         i += same_object(&l->list, i);
     /* another handle, or process, may have learnt meanwhile */
-    if (!test || use_learnt(ns, test) || !are_enough(l)) {
+    if (!test || use_learnt(ns, test) || use_stored(ns, test, l->model != NULL) || !are_enough(l)) {
         kvc_file_close(test);
         return;
     }

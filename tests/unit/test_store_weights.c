@@ -38,18 +38,29 @@ static struct kvc_file *open_text(void) {
     return f;
 }
 
-/* Puts caches, and checks the metric of the profile that the store learnt. */
-static void learns(const char *name, const char *model, const char *metric) {
+static void check_metric(const struct kvc_store_namespace_info *info, const char *metric) {
+    struct kvc_error e;
+    struct kvc_profile *p = kvc_shared_profile_open_memory(info->profile, info->profile_bytes, &e);
+    struct kvc_profile_info of = {.size = sizeof of};
+    if (!p) fail_msg("%s", e.message);
+    assert_int_equal(kvc_shared_profile_describe(p, &of), 0);
+    assert_string_equal(of.metric, metric);
+    kvc_shared_profile_close(p);
+}
+
+/* Puts n caches by a recipe, and checks the metric of the profile that these get; NULL: none. */
+static void gets(const char *name, const char *model, const char *recipe, int n,
+                 const char *metric) {
     struct kvc_error e;
     char url[600];
     snprintf(url, sizeof url, "dir:%s?min-free=0&durability=none", in_folder(name));
     struct kvc_store *s = kvc_store_open(url, NULL, &e);
     if (!s) fail_msg("%s", e.message);
     struct kvc_store_namespace *ns = NULL;
-    for (int i = 0; i < CACHES; i++) {
+    for (int i = 0; i < n; i++) {
         struct kvc_file *f = open_text();
         const struct kvc_store_namespace_options o = {.size = sizeof o,
-                                                      .recipe = "small",
+                                                      .recipe = recipe,
                                                       .chunk = CHUNK,
                                                       .model = model};
         const struct kvc_store_put_options wait = {.size = sizeof wait, .wait = 1};
@@ -60,13 +71,8 @@ static void learns(const char *name, const char *model, const char *metric) {
     assert_int_equal(kvc_store_flush(s, 0), 0);
     struct kvc_store_namespace_info info = {.size = sizeof info};
     assert_int_equal(kvc_store_namespace_describe(ns, &info), 0);
-    assert_non_null(info.profile);
-    struct kvc_profile *p = kvc_shared_profile_open_memory(info.profile, info.profile_bytes, &e);
-    struct kvc_profile_info of = {.size = sizeof of};
-    if (!p) fail_msg("%s", e.message);
-    assert_int_equal(kvc_shared_profile_describe(p, &of), 0);
-    assert_string_equal(of.metric, metric);
-    kvc_shared_profile_close(p);
+    assert_int_equal(info.profile != NULL, metric != NULL);
+    if (metric) check_metric(&info, metric);
     kvc_store_namespace_close(ns);
     kvc_store_close(s);
 }
@@ -76,10 +82,16 @@ static void weights_serve(void **state) {
     char model[600];
     make_weights(LLAMA, 1);
     snprintf(model, sizeof model, "%s", put_model(0, "-"));
-    learns("without", NULL, "covariance");
-    learns("with", model, "fisher");
+    gets("without", NULL, "small", CACHES, "covariance");
+    gets("with", model, "small", CACHES, "fisher");
+    /* other recipes have what was learnt, unless they could learn with the weights what it lacks */
+    gets("without", NULL, "near-lossless", 1, "covariance");
+    gets("without", model, "tiny", 1, NULL);
+    gets("with", NULL, "near-lossless", 1, "fisher");
+    gets("with", model, "tiny", 1, "fisher");
     make_weights(LLAMA, 1); /* of another model, whose K and V are others */
-    learns("other", model, "covariance");
+    gets("other", model, "small", CACHES, "covariance");
+    gets("with", NULL, "derope@k,center,basis,steps,code", 1, NULL);
 }
 
 int main(void) {
