@@ -1,7 +1,8 @@
 /* fuzz_lossy.c: the lossy stages and those that stand before them, past the hashes. 16 bytes choose
  * a recipe (a listed one, a preset, or any stages of the registry), a shape and what the rest is:
  * rows of one or two layers, which are encoded and decoded, or instructions that damage the
- * sections of such an encoding before they are decoded. */
+ * sections of such an encoding, or put its stages in an order that no encoder makes, before they
+ * are decoded. */
 #include "tests/fuzz/any_recipe.h"
 
 #include "codecs/eigen.h"
@@ -118,7 +119,16 @@ enum { OWN = sizeof own_recipes / sizeof own_recipes[0] };
 
 /* Byte 1. PROFILE: a profile of K and V is available; LOST: not for decoding; ROTATED: K is rotated
  * by angles of byte 12. */
-enum { DAMAGE = 1, VALUES = 2, SECOND = 4, PROFILE = 8, LOST = 16, ROTATED = 32, WINDOW = 64 };
+enum {
+    DAMAGE = 1,
+    VALUES = 2,
+    SECOND = 4,
+    PROFILE = 8,
+    LOST = 16,
+    ROTATED = 32,
+    WINDOW = 64,
+    REORDER = 128
+};
 /* Byte 2 % FILLS: what the bytes of the rest are as values. */
 enum { ANY_BITS, SMALL, MIXED, CONSTANT, FILLS };
 
@@ -605,6 +615,52 @@ static void damage(struct list *list, const uint8_t *how) {
     }
 }
 
+/* --- other orders of stages --- */
+
+/* Gives a list the sections of the steps that order[] names, as those of steps 0 to n - 1. */
+static void reorder_sections(struct list *list, const unsigned *order, unsigned n) {
+    struct list was = *list;
+    list->n = 0;
+    for (unsigned k = 0; k < n; k++)
+        for (size_t i = 0; i < was.n && list->n < MAX_SECTIONS; i++) {
+            struct kvc_section s = was.section[i];
+            if (s.stage != order[k]) continue;
+            s.stage = (uint8_t)k;
+            s.data = memcpy(fuzz_alloc(s.size), s.data, s.size);
+            list->section[list->n++] = s;
+        }
+    drop(&was);
+}
+
+/* Exchanges, removes or repeats steps, as three bytes say: order[] gets the old numbers of the
+ * steps that are left, whose number is returned. */
+static unsigned other_order(unsigned n, const uint8_t *how, unsigned order[KVC_MAX_STEPS + 1]) {
+    const unsigned a = how[0] % n, b = how[1] % n;
+    unsigned left = 0;
+    for (unsigned i = 0; i < n; i++) {
+        const unsigned step = i == a ? b : i == b ? a : i;
+        if (how[2] % 3 == 1 && i == a) continue;
+        order[left++] = how[2] % 3 ? i : step;
+        if (how[2] % 3 == 2 && i == b) order[left++] = a;
+    }
+    return left;
+}
+
+/* Puts the steps of a pipeline into another order, with their sections in all lists. Returns -1
+ * where readers refuse the order. */
+static int reorder(struct kvc_pipeline *line, const struct kvc_shape *shape,
+                   struct list *const lists[4], const uint8_t *how) {
+    const struct kvc_pipeline was = *line;
+    unsigned order[KVC_MAX_STEPS + 1];
+    const unsigned n = other_order(was.n, how, order);
+    struct kvc_error e;
+    if (!n || n > KVC_MAX_STEPS) return -1;
+    line->n = n;
+    for (unsigned i = 0; i < n; i++) line->step[i] = was.step[order[i]];
+    for (unsigned i = 0; i < 4; i++) reorder_sections(lists[i], order, n);
+    return kvc_pipeline_check(line, &e) || !kvc_pipeline_accepts(line, shape, &e) ? -1 : 0;
+}
+
 /* --- decoding --- */
 
 /* What decoding a block needs: its own sections, its segment's, and those of a pair's first tensor.
@@ -768,19 +824,25 @@ static void round_trip(const struct job *j, const struct coding *c) {
         }
 }
 
-static void take_apart(struct job *j, const struct coding *c, const uint8_t *header,
+static void take_apart(const struct job *of, const struct coding *c, const uint8_t *header,
                        const uint8_t *data, size_t size) {
+    struct job *j = memcpy(fuzz_alloc(sizeof *j), of, sizeof *j); /* the encoder has its stages */
     const int second = j->pair && header[1] & SECOND;
     struct coded x;
     struct kvc_error e;
     const uint64_t b = header[13] % j->blocks;
+    const size_t first = header[1] & REORDER && size >= CHANGE;
     j->lost = (header[1] & LOST) != 0;
     take_block(&x, &c[second], second ? &c[0] : NULL, b);
     struct list *const lists[] = {&x.own, &x.side, &x.first, &x.first_side};
-    for (size_t i = 0; i < MAX_CHANGES && (i + 1) * CHANGE <= size; i++)
-        damage(lists[(data[i * CHANGE] >> 5) % (second ? 4 : 2)], data + i * CHANGE);
-    free(decode_twice(j, &x, second, b, &e));
+    if (!first || !reorder(&j->line, &j->shape[j->which], lists, data)) {
+        for (size_t i = first; i < MAX_CHANGES && (i + 1) * CHANGE <= size; i++)
+            damage(lists[(data[i * CHANGE] >> 5) % (second ? 4 : 2)], data + i * CHANGE);
+        const int pair = kvc_pipeline_first(&j->line, KVC_STAGE_PAIR) < j->line.n;
+        free(decode_twice(j, &x, second && pair, b, &e));
+    }
     drop_coded(&x);
+    free(j);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
