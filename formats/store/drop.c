@@ -14,7 +14,7 @@
 
 static int64_t drop_all(struct kvc_store_namespace *ns, struct kvc_error *e) {
     struct kvc_list list = {.n = 0};
-    int status = kvc_list_objects(ns->store, ns->hash, &list, e);
+    int status = kvc_list_namespace(ns, &list, e);
     if (!status) status = kvc_list_remove(ns->store, &list, e);
     free(list.item);
     pthread_mutex_lock(&ns->lock);
@@ -25,10 +25,12 @@ static int64_t drop_all(struct kvc_store_namespace *ns, struct kvc_error *e) {
 
 int64_t kvc_store_drop(struct kvc_store_namespace *ns, struct kvc_error *e) {
     if (KVC_NULL(e, ns)) return -1;
-    struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
-    const int64_t n = packed ? drop_all(packed, e) : 0, own = n < 0 ? -1 : drop_all(ns, e);
+    /* first where caches wait to be packed: what is packed then goes with the rest */
+    const int64_t own = drop_all(ns, e);
+    struct kvc_store_namespace *packed = own < 0 ? NULL : kvc_learnt_namespace(ns);
+    const int64_t n = packed ? drop_all(packed, e) : 0;
     kvc_store_namespace_close(packed);
-    return own < 0 ? -1 : n + own;
+    return own < 0 || n < 0 ? -1 : n + own;
 }
 
 /* --- one prompt --- */
@@ -83,7 +85,7 @@ static int sort_out(struct prompt *p, struct kvc_listed item) {
 
 static int list_all(struct prompt *p, struct kvc_error *e) {
     struct kvc_list all = {.n = 0};
-    int status = kvc_list_objects(p->ns->store, p->ns->hash, &all, e);
+    int status = kvc_list_namespace(p->ns, &all, e);
     for (size_t i = 0; i < all.n && !status; i++)
         if (sort_out(p, all.item[i])) status = kvc_fail_memory(e, "a list of objects");
     free(all.item);
@@ -220,11 +222,11 @@ int kvc_store_drop_tokens(struct kvc_store_namespace *ns, const int32_t *tokens,
     struct kvc_store_drop_options o;
     struct kvc_store_dropped own = {.size = sizeof own};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_drop_options", e)) return -1;
+    struct prompt p = {.ns = ns, .options = o, .tokens = tokens, .n = n};
+    int status = drop_tokens_in(&p, &own, e); /* first, as in kvc_store_drop() */
     struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
-    struct prompt p = {.ns = packed, .options = o, .tokens = tokens, .n = n};
-    int status = packed ? drop_tokens_in(&p, &own, e) : 0;
-    p = (struct prompt){.ns = ns, .options = o, .tokens = tokens, .n = n};
-    if (!status) status = drop_tokens_in(&p, &own, e);
+    p = (struct prompt){.ns = packed, .options = o, .tokens = tokens, .n = n};
+    if (packed && !status) status = drop_tokens_in(&p, &own, e);
     kvc_store_namespace_close(packed);
     if (status) return -1;
     return dropped ? kvc_sized_give(dropped, &own, sizeof own, "kvc_store_dropped", e) : 0;

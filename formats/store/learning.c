@@ -66,11 +66,12 @@ void kvc_learn_refused(struct kvc_store_namespace *ns) {
 
 /* --- what the store says --- */
 
-/* Reads which profile was learnt. -1: the store does not say it. */
-static int find_learnt(struct kvc_store_namespace *ns, uint8_t sha256[KVC_KEY_BYTES]) {
-    const struct kvc_object o = kvc_learnt_object(ns->hash);
+/* Reads which profile was learnt from the namespace of a hash. -1: the store does not say it. */
+static int find_learnt(struct kvc_store *s, const uint8_t from[KVC_KEY_BYTES],
+                       uint8_t sha256[KVC_KEY_BYTES]) {
+    const struct kvc_object o = kvc_learnt_object(from);
     size_t size = 0;
-    struct kvc_bytes *bytes = kvc_store_read_object(ns->store, &o, &size, NULL);
+    struct kvc_bytes *bytes = kvc_store_read_object(s, &o, &size, NULL);
     const int status = bytes ? kvc_learnt_read(bytes->data, size, sha256, NULL) : -1;
     kvc_bytes_release(bytes);
     return status;
@@ -89,6 +90,13 @@ static int open_learnt(struct kvc_store *s, const uint8_t sha256[KVC_KEY_BYTES],
 
 /* --- taking a profile --- */
 
+/* Returns 1 if caches packed with the profile are in another namespace. Where a profile chooses
+ * steps alone and is not needed for decoding, they are in the same. */
+static int is_apart(const struct kvc_store_namespace *ns,
+                    const struct kvc_store_namespace *packed) {
+    return packed->packs_with && memcmp(packed->hash, ns->hash, sizeof ns->hash) != 0;
+}
+
 /* Packs with a profile, which it takes over, from now on; NULL: without one. */
 static void use_profile(struct kvc_store_namespace *ns, const struct kvc_file *f,
                         struct kvc_profile *p) {
@@ -99,7 +107,7 @@ static void use_profile(struct kvc_store_namespace *ns, const struct kvc_file *f
         kvc_store_namespace_close(packed); /* another thread was faster */
         return;
     }
-    if (!packed->packs_with) atomic_store(&x->has_unpacked, 0); /* it is the same namespace */
+    if (!is_apart(ns, packed)) atomic_store(&x->has_unpacked, 0);
     pthread_mutex_lock(&x->lock);
     x->has_run = 0; /* what this process put before is to be moved */
     pthread_mutex_unlock(&x->lock);
@@ -109,9 +117,48 @@ static void use_profile(struct kvc_store_namespace *ns, const struct kvc_file *f
 static int use_learnt(struct kvc_store_namespace *ns, const struct kvc_file *f) {
     uint8_t sha256[KVC_KEY_BYTES];
     struct kvc_profile *p;
-    if (find_learnt(ns, sha256) || open_learnt(ns->store, sha256, &p)) return 0;
+    if (find_learnt(ns->store, ns->hash, sha256) || open_learnt(ns->store, sha256, &p)) return 0;
     use_profile(ns, f, p);
     return 1;
+}
+
+/* --- what the recipes of a model share --- */
+
+/* Names the namespace that a model's lossless caches of any recipe, and of the same tenant, would
+ * have. */
+static int model_of(const struct kvc_store_namespace *ns, const struct kvc_file *f,
+                    uint8_t hash[KVC_KEY_BYTES]) {
+    const struct kvc_namespace_options how = {.size = sizeof how,
+                                              .tenant = ns->has_tenant ? ns->tenant : NULL};
+    struct kvc_namespace_facts facts = {.size = sizeof facts};
+    char *text = kvc_namespace_of(f, &how, &facts, NULL);
+    if (!text) return -1;
+    memcpy(hash, facts.ns, sizeof facts.ns);
+    free(text);
+    return 0;
+}
+
+static int has_gradients(const struct kvc_profile *p) {
+    struct kvc_profile_info info = {.size = sizeof info};
+    return !kvc_shared_profile_describe(p, &info) && strcmp(info.metric, "fisher") == 0;
+}
+
+/* Opens the profile that another recipe learnt. NULL: none. */
+static struct kvc_profile *open_shared(struct kvc_store *s, const uint8_t model[KVC_KEY_BYTES]) {
+    uint8_t sha256[KVC_KEY_BYTES];
+    struct kvc_profile *p = NULL;
+    return find_learnt(s, model, sha256) || open_learnt(s, sha256, &p) ? NULL : p;
+}
+
+/* Has other recipes find a profile, unless they find one that is as good. */
+static void share(const struct kvc_store_namespace *ns, const struct kvc_file *f,
+                  const struct kvc_profile *p) {
+    uint8_t model[KVC_KEY_BYTES];
+    if (!p || model_of(ns, f, model)) return;
+    struct kvc_profile *theirs = open_shared(ns->store, model);
+    if (!theirs || (has_gradients(p) && !has_gradients(theirs)))
+        kvc_store_put_learnt(ns->store, model, p, 1, NULL);
+    kvc_shared_profile_close(theirs);
 }
 
 /* Has the store name a profile, which it takes over, NULL for none; or uses the one that another
@@ -123,7 +170,25 @@ static void adopt(struct kvc_store_namespace *ns, const struct kvc_file *f, stru
         status = kvc_store_put_learnt(s, ns->hash, p, 1, NULL);
         if (!status) use_learnt(ns, f);
     }
+    if (!status) share(ns, f, p);
     kvc_shared_profile_close(p);
+}
+
+/* Returns 1 if another recipe learnt a profile that fits a cache, which is used then. With weights
+ * gradients can be measured: a profile without them is not taken. */
+static int use_shared(struct kvc_store_namespace *ns, const struct kvc_file *f, int has_model) {
+    const struct kvc_write_options how = {.size = sizeof how, .threads = 1, .recipe = ns->asked};
+    uint8_t model[KVC_KEY_BYTES];
+    struct kvc_profile *p = model_of(ns, f, model) ? NULL : open_shared(ns->store, model);
+    const char *fit = p && (has_gradients(p) || !has_model)
+                          ? kvc_shared_profile_fit(p, f, &how, NULL)
+                          : NULL;
+    if (fit && strcmp(fit, "good") == 0) {
+        adopt(ns, f, p);
+        return 1;
+    }
+    kvc_shared_profile_close(p);
+    return 0;
 }
 
 void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, int puts) {
@@ -132,58 +197,6 @@ void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, in
     const struct kvc_write_options how = {.size = sizeof how, .threads = 1, .recipe = ns->asked};
     struct kvc_profile *p = kvc_shared_profile_choose(f, &how, NULL);
     if (p) adopt(ns, f, p);
-}
-
-/* --- profiles of other recipes --- */
-
-/* Returns how many items from i on are of one object, in several tiers. */
-static size_t same_object(const struct kvc_list *list, size_t i) {
-    size_t n = 1;
-    while (i + n < list->n && kvc_object_equal(&list->item[i].object, &list->item[i + n].object))
-        n++;
-    return n;
-}
-
-/* Returns 1 if a profile would be used rather than another one, NULL for what is to be learnt. */
-static int is_better(const struct kvc_profile *p, const struct kvc_profile *best, int has_model) {
-    struct kvc_profile_info a = {.size = sizeof a}, b = {.size = sizeof b};
-    kvc_shared_profile_describe(p, &a);
-    const int measured = strcmp(a.metric, "fisher") == 0;
-    if (!best) return measured || !has_model; /* with weights, gradients can be measured */
-    kvc_shared_profile_describe(best, &b);
-    return measured && strcmp(b.metric, "fisher") != 0;
-}
-
-/* Opens the profile that fits a cache, of those that the store holds. NULL: none does. */
-static struct kvc_profile *choose_stored(struct kvc_store *s, const struct kvc_file *f,
-                                         const char *recipe, int has_model) {
-    static const uint8_t of_profiles[KVC_OBJECT_NS];
-    const struct kvc_write_options how = {.size = sizeof how, .threads = 1, .recipe = recipe};
-    struct kvc_profile *best = NULL;
-    struct kvc_list list = {.n = 0};
-    kvc_list_objects(s, of_profiles, &list, NULL);
-    if (list.n) qsort(list.item, list.n, sizeof *list.item, kvc_listed_by_key);
-    for (size_t i = 0; i < list.n && !s->closing; i += same_object(&list, i)) {
-        struct kvc_profile *p = kvc_store_profile(s, list.item[i].object.key, NULL);
-        const char *fit = p && is_better(p, best, has_model)
-                              ? kvc_shared_profile_fit(p, f, &how, NULL)
-                              : NULL;
-        if (fit && strcmp(fit, "good") == 0) {
-            struct kvc_profile *worse = best;
-            best = p;
-            p = worse;
-        }
-        kvc_shared_profile_close(p);
-    }
-    free(list.item);
-    return best;
-}
-
-/* Returns 1 if a profile that the store holds already fits a cache, and is used. */
-static int use_stored(struct kvc_store_namespace *ns, const struct kvc_file *f, int has_model) {
-    struct kvc_profile *p = choose_stored(ns->store, f, ns->asked, has_model);
-    if (p) adopt(ns, f, p);
-    return p != NULL;
 }
 
 /* --- the caches that are lossless --- */
@@ -202,12 +215,20 @@ struct learning {
 static int list_caches(struct learning *l, struct kvc_error *e) {
     struct kvc_list *list = &l->list;
     size_t n = 0;
-    if (kvc_list_objects(l->ns->store, l->ns->hash, list, e)) return -1;
+    if (kvc_list_namespace(l->ns, list, e)) return -1;
     for (size_t i = 0; i < list->n; i++)
         if (kvc_object_is_cache(list->item[i].object.kind)) list->item[n++] = list->item[i];
     list->n = n;
     if (n) qsort(list->item, n, sizeof *list->item, kvc_listed_by_key);
     return 0;
+}
+
+/* Returns how many items from i on are of one object, in several tiers. */
+static size_t same_object(const struct kvc_list *list, size_t i) {
+    size_t n = 1;
+    while (i + n < list->n && kvc_object_equal(&list->item[i].object, &list->item[i + n].object))
+        n++;
+    return n;
 }
 
 /* Opens bytes as a lossless cache of the namespace. With a model the file knows its facts, too,
@@ -428,7 +449,7 @@ static void learn(struct learning *l) {
     while (i < l->list.n && !(test = open_cache(l, &l->list.item[i], NULL, &why)))
         i += same_object(&l->list, i);
     /* another handle, or process, may have learnt meanwhile */
-    if (!test || use_learnt(ns, test) || use_stored(ns, test, l->model != NULL) || !are_enough(l)) {
+    if (!test || use_learnt(ns, test) || use_shared(ns, test, l->model != NULL) || !are_enough(l)) {
         kvc_file_close(test);
         return;
     }
@@ -516,6 +537,10 @@ static int move_cache(struct learning *l, const struct kvc_store_namespace *pack
         if (kvc_store_has(s, item[i].tier, o, kvc_now() + KVC_OBJECT_TIME)) continue;
         if (!bytes && !(bytes = pack_anew(packed, f, o))) status = -1;
         if (!status) status = put_twin(s, &item[i], o, has_parent ? &parent : NULL, bytes);
+        /* a cache that was dropped meanwhile does not come back */
+        if (!status && !kvc_store_has(s, item[i].tier, &item->object, kvc_now() + KVC_OBJECT_TIME))
+            s->tier[item[i].tier].tier->ops->drop(s->tier[item[i].tier].tier, o, 1,
+                                                  kvc_now() + KVC_OBJECT_TIME, NULL);
     }
     if (bytes && !status) kvc_count(s, KVC_COUNT_REPACKED, 1);
     kvc_bytes_release(bytes);
@@ -597,7 +622,7 @@ static void look(struct learning *l) {
         l->model = kvc_shared_model_open(x->model, 0, NULL);
     if (!atomic_load(&x->packed)) learn(l);
     packed = kvc_learnt_namespace(l->ns);
-    if (packed && packed->packs_with) move_caches(l, packed);
+    if (packed && is_apart(l->ns, packed)) move_caches(l, packed);
     kvc_store_namespace_close(packed);
 }
 

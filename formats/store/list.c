@@ -1,4 +1,4 @@
-/* list.c: lists what all tiers have of a namespace, and removes what is listed. Not for what goes
+/* list.c: lists what a namespace has in all tiers, and removes what is listed. Not for what goes
  * and what stays (drop.c, learn.c). */
 #include "formats/store/store.h"
 
@@ -38,12 +38,13 @@ static int see(void *state, const struct kvc_object *o, uint64_t size, int64_t u
     return w->failed;
 }
 
-int kvc_list_objects(const struct kvc_store *s, const uint8_t *ns, struct kvc_list *list,
-                     struct kvc_error *e) {
+int kvc_list_namespace(const struct kvc_store_namespace *ns, struct kvc_list *list,
+                       struct kvc_error *e) {
+    const struct kvc_store *s = ns->store;
     struct walk w = {.list = list};
     for (; w.tier < s->n_tiers; w.tier++) {
         struct kvc_tier *l = s->tier[w.tier].tier;
-        if (l->ops->walk(l, ns, see, &w, e)) return -1;
+        if (l->ops->walk(l, ns->hash, see, &w, e)) return -1;
         if (w.failed) return kvc_fail_memory(e, "a list of objects");
     }
     return 0;

@@ -281,6 +281,9 @@ static int put_chunks(struct put_job *job, struct kvc_error *e) {
     for (unsigned l = 0; l < s->n_tiers; l++)
         if (kvc_store_count(s, l, job->object, job->n, kvc_now() + PUT_TIME, &job->missing[l], e))
             job->missing[l] = LOST;
+    for (unsigned l = 0; l < s->n_tiers && job->options.pin; l++)
+        if (job->missing[l] != LOST) /* what is there stays from now on, too */
+            kvc_store_notify(s, l, KVC_OP_PIN, job->object, job->missing[l], INT64_MAX);
     const size_t forward = first_missing(job, 0), backward = first_missing(job, 1);
     job->parts = job->n - (forward < job->n ? forward : backward);
     int status = put_forward(job, e);
@@ -345,7 +348,7 @@ static int put_name(struct kvc_store_namespace *ns, const struct kvc_store_name 
     struct kvc_object object;
     struct kvc_error why = {.code = KVC_OK};
     if (kvc_named_object(ns, name, &object, e)) return -1;
-    if (has_first(s, &object, o->stored_bytes)) return 0;
+    if (!o->pin && !o->seconds && has_first(s, &object, o->stored_bytes)) return 0;
     /* one thread: programs put from several */
     struct kvc_bytes *bytes = make_object(&chunk, &object, f, 1, NULL, 0, e);
     if (!bytes) return -1;

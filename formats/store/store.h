@@ -203,9 +203,9 @@ struct kvc_list {
 int kvc_listed_by_key(const void *a, const void *b);
 /* Appends an item. -1: there is no memory. */
 int kvc_list_add(struct kvc_list *x, const struct kvc_listed *item);
-/* Appends what all tiers have of the namespace of a hash. */
-int kvc_list_objects(const struct kvc_store *s, const uint8_t *ns, struct kvc_list *list,
-                     struct kvc_error *e);
+/* Appends what all tiers have of a namespace. */
+int kvc_list_namespace(const struct kvc_store_namespace *ns, struct kvc_list *list,
+                       struct kvc_error *e);
 /* Removes the objects of a list from their tiers, in the order of the list. */
 int kvc_list_remove(struct kvc_store *s, const struct kvc_list *x, struct kvc_error *e);
 

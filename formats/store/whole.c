@@ -49,7 +49,7 @@ static size_t last_there(struct kvc_store *s, unsigned tier, const struct kvc_ob
  * prompt. */
 static struct kvc_file *search_tier(struct kvc_chunk *chunk, unsigned tier,
                                     const struct kvc_object *o, size_t n, kvc_instant deadline,
-                                    struct kvc_error *e) {
+                                    kvc_instant read_until, struct kvc_error *e) {
     struct kvc_store *s = chunk->ns->store;
     for (size_t end = n, found; end && (found = last_there(s, tier, o, end, deadline)) != 0;
          end = found - 1) {
@@ -57,8 +57,7 @@ static struct kvc_file *search_tier(struct kvc_chunk *chunk, unsigned tier,
         struct kvc_bytes *bytes;
         chunk->i = found - 1;
         if (kvc_store_is_bad(s, o[chunk->i].key)) continue;
-        struct kvc_file *f = read_cache(chunk, tier, &o[chunk->i], kvc_now() + KVC_OBJECT_TIME, 1,
-                                        &bytes, &why);
+        struct kvc_file *f = read_cache(chunk, tier, &o[chunk->i], read_until, 1, &bytes, &why);
         if (f) return f;
         if (why.code != KVC_OK && why.code != KVC_ERR_OTHER_MODEL && e) *e = why;
     }
@@ -75,13 +74,16 @@ static struct kvc_file *find_whole(struct kvc_store_namespace *ns, const int32_t
     struct kvc_object *object = NULL;
     uint8_t *key = NULL;
     struct kvc_file *f = NULL;
+    const kvc_instant read_until = kvc_after(o->timeout_us ? o->timeout_us
+                                                           : s->options.load_timeout_us);
     int status = kvc_namespace_keys(ns, tokens, n, o->extras, o->n_extras, &key, e);
     if (!status && !(object = calloc(keys, sizeof *object))) status = kvc_fail_memory(e, "keys");
     for (size_t i = 0; i < keys && !status; i++)
         status = kvc_whole_object(ns, key, i, &object[i], e);
     chunk.keys = key;
     for (unsigned l = 0; l < s->n_tiers && !f && !status; l++)
-        f = search_tier(&chunk, l, object, keys, kvc_find_until(s, l, o->timeout_us), e);
+        f = search_tier(&chunk, l, object, keys, kvc_find_until(s, l, o->timeout_us), read_until,
+                        e);
     free(object);
     free(key);
     return f;
@@ -253,9 +255,9 @@ int kvc_store_drop_names(struct kvc_store_namespace *ns, const struct kvc_store_
                          size_t n, struct kvc_error *e) {
     if (KVC_NULL(e, ns)) return -1;
     if (n && KVC_NULL(e, names)) return -1;
+    int status = drop_names_in(ns, names, n, e); /* first, as in kvc_store_drop() */
     struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
-    int status = packed ? drop_names_in(packed, names, n, e) : 0;
-    if (!status) status = drop_names_in(ns, names, n, e);
+    if (packed && !status) status = drop_names_in(packed, names, n, e);
     kvc_store_namespace_close(packed);
     return status;
 }

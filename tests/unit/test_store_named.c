@@ -286,10 +286,37 @@ static void signed_ones(void **state) {
     unmake(x);
 }
 
+/* What lived its life, or was evicted and then dropped, is not read either. */
+static void gone(void **state) {
+    (void)state;
+    struct kvc_store *s = open_store("gone", "");
+    struct made *x = make_nameless(5, 0);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
+    const struct kvc_store_name name = OF("short"), other = OF("evicted");
+    const struct kvc_store_put_options brief = {.size = sizeof brief, .seconds = 1};
+    const struct kvc_store_clean_options all = {.size = sizeof all, .evict = 1};
+    struct kvc_store_cleaned cleaned = {.size = sizeof cleaned};
+    struct kvc_error e;
+    assert_int_equal(kvc_store_put_name(ns, &name, x->f, &brief, &e), 0);
+    assert_int_equal(put_as(ns, &other, x), 0);
+    assert_true(loads(ns, &name, x) && loads(ns, &other, x));
+    sleep(2);
+    assert_false(loads(ns, &name, x));
+    assert_int_equal(kvc_store_clean(s, 0, &all, &cleaned, &e), 0);
+    assert_int_equal(kvc_store_drop_names(ns, &other, 1, &e), 0);
+    assert_false(loads(ns, &other, x));
+    /* it is put again, to live for good */
+    assert_int_equal(put_as(ns, &name, x), 0);
+    assert_true(loads(ns, &name, x));
+    kvc_store_namespace_close(ns);
+    kvc_store_close(s);
+    unmake(x);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip),  cmocka_unit_test(refused),
-                                       cmocka_unit_test(damaged),     cmocka_unit_test(forged),
-                                       cmocka_unit_test(tiers),       cmocka_unit_test(signed_ones),
-                                       cmocka_unit_test(stored_bytes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_trip),   cmocka_unit_test(refused), cmocka_unit_test(damaged),
+        cmocka_unit_test(forged),       cmocka_unit_test(tiers),   cmocka_unit_test(signed_ones),
+        cmocka_unit_test(stored_bytes), cmocka_unit_test(gone)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

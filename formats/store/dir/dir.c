@@ -68,8 +68,10 @@ static int make_dir(struct kvc_tier *l, struct kvc_error *e) {
 
 /* --- finding --- */
 
+/* A pin is stronger than an end of life. */
 static int is_alive(const struct kvc_index_record *r, int64_t now, int64_t max_age) {
-    return !r->ghost && !(r->expires && r->expires <= now) && !(max_age && r->used < now - max_age);
+    const int is_old = (r->expires && r->expires <= now) || (max_age && r->used < now - max_age);
+    return !r->ghost && (!is_old || r->pinned > now);
 }
 
 /* What a find knows. */
@@ -189,6 +191,27 @@ static void forget_one(struct kvc_dir *d, const struct kvc_object *o) {
     if (d->index) kvc_dir_run(d, 1, INT64_MAX, forget, &own, NULL);
 }
 
+/* What a read knows of a named cache, which nobody asks for before it is read. */
+struct naming {
+    const struct kvc_object *o;
+    int dead; /* it is too old, or was evicted */
+};
+
+static int look_alive(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
+                      struct kvc_error *e) {
+    struct naming *x = state;
+    struct kvc_index_record r;
+    const int known = kvc_index_get(t, x->o->key, &r, e);
+    x->dead = known > 0 && !is_alive(&r, (int64_t)time(NULL), d->root.conf->max_age);
+    return known < 0 ? -1 : 0;
+}
+
+static int is_dead(struct kvc_dir *d, const struct kvc_object *o, kvc_instant deadline) {
+    struct naming x = {.o = o};
+    return o->kind == KVC_OBJECT_NAMED && d->index &&
+           !kvc_dir_run(d, 0, deadline, look_alive, &x, NULL) && x.dead;
+}
+
 static int get(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
                kvc_tier_take *take, void *state, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
@@ -200,8 +223,10 @@ static int get(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_ins
             kvc_fail(e, KVC_ERR_IO, "%s: the deadline is over", d->root.path);
             return -1;
         }
-        void *data = read_object(d, &o[i], &size, &missing, &why);
+        const int dead = is_dead(d, &o[i], deadline);
+        void *data = dead ? NULL : read_object(d, &o[i], &size, &missing, &why);
         if (missing) forget_one(d, &o[i]);
+        missing |= dead;
         if (take(state, i, data, size, data || missing ? NULL : &why)) return 0;
         if (!data && !missing && why.severity == KVC_SEVERITY_RETRY) {
             if (e) *e = why;
@@ -287,6 +312,7 @@ struct putting {
     const struct kvc_index_record *old; /* what is known of the key; NULL: nothing */
     int resident;                       /* it has a file */
     int *there, taken_back, named;
+    int extends; /* the object that is there is to live longer, or to stay */
 };
 
 static struct kvc_index_record record_of(const struct putting *p) {
@@ -296,7 +322,7 @@ static struct kvc_index_record record_of(const struct putting *p) {
                                  .created = now,
                                  .used = now,
                                  .expires = p->how->seconds ? now + p->how->seconds : 0,
-                                 .pinned = p->how->pin ? INT64_MAX : 0,
+                                 .pinned = p->how->pin ? INT64_MAX : kvc_dir_pinned(p->o),
                                  .cost = p->how->cost > 0 ? p->how->cost : 1};
     memcpy(r.ns, p->o->ns, sizeof r.ns);
     if (p->how->parent) {
@@ -385,6 +411,27 @@ static int is_resident(struct kvc_dir *d, const struct kvc_object *o,
            !kvc_root_stat(&d->root, o, &st);
 }
 
+/* Returns the record of an object that is there as it is once it was put again: it lives as long,
+ * and stays, as whoever put it wants most. */
+static struct kvc_index_record extended(const struct kvc_index_record *old,
+                                        const struct putting *p) {
+    const struct kvc_index_record new = record_of(p);
+    struct kvc_index_record r = *old;
+    if (new.pinned > r.pinned) r.pinned = new.pinned;
+    if (r.expires && (!new.expires || new.expires > r.expires)) r.expires = new.expires;
+    return r;
+}
+
+static int extend(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    const struct putting *p = state;
+    struct kvc_index_record old;
+    (void)d;
+    const int known = kvc_index_get(t, p->o->key, &old, e);
+    if (known <= 0 || old.ghost) return known < 0 ? -1 : 0;
+    const struct kvc_index_record r = extended(&old, p);
+    return kvc_index_change(t, p->o->key, &old, &r, e);
+}
+
 static int put_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
                        struct kvc_error *e) {
     struct putting *p = state;
@@ -397,7 +444,7 @@ static int put_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
     p->old = known > 0 ? &old : NULL;
     p->resident = known > 0 && !old.ghost;
     *p->there = p->resident && !p->how->replace && !p->named && is_resident(d, p->o, &old);
-    return *p->there ? 0 : link_and_record(d, t, p, limit, e);
+    return *p->there ? extend(d, t, p, e) : link_and_record(d, t, p, limit, e);
 }
 
 /* Finds out without writing whether an object is there. */
@@ -405,8 +452,12 @@ static int look_up(struct kvc_dir *d, struct kvc_index_txn *t, void *state, stru
     struct putting *p = state;
     struct kvc_index_record r;
     const int known = kvc_index_get(t, p->o->key, &r, e);
-    *p->there = known > 0 && is_resident(d, p->o, &r);
-    return known < 0 ? -1 : 0;
+    if (known < 0) return -1;
+    *p->there = known && is_resident(d, p->o, &r);
+    if (!*p->there) return 0;
+    const struct kvc_index_record longer = extended(&r, p);
+    p->extends = longer.pinned != r.pinned || longer.expires != r.expires;
+    return 0;
 }
 
 static int put(struct kvc_tier *l, const struct kvc_object *o, const void *data, size_t size,
@@ -420,7 +471,7 @@ static int put(struct kvc_tier *l, const struct kvc_object *o, const void *data,
     if (kvc_root_refresh(&d->root, e)) return -1;
     if (!how->replace && !indexed) *there = !kvc_root_stat(&d->root, o, &st);
     else if (!how->replace && kvc_dir_run(d, 0, deadline, look_up, &p, e)) return -1;
-    if (*there) return 0;
+    if (*there) return p.extends ? kvc_dir_run(d, 1, deadline, extend, &p, e) : 0;
     if (kvc_root_create(&d->root, o, &p.file, e)) return -1;
     int status = write_object(d, &p.file, how->parent, data, size, e);
     if (!status && indexed) {

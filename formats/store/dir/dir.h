@@ -47,6 +47,12 @@ int kvc_dir_run(struct kvc_dir *d, int writes, kvc_instant deadline, kvc_dir_wor
 /* Fills a new index from the files that are there already. */
 int kvc_dir_fill(struct kvc_dir *d, struct kvc_error *e);
 
+/* Until when an object is pinned, whoever put it: a profile for good, as chunks cannot be read
+ * without it. */
+static inline int64_t kvc_dir_pinned(const struct kvc_object *o) {
+    return o->kind == KVC_OBJECT_PROFILE ? INT64_MAX : 0;
+}
+
 /* Adds a file that the index lacks. */
 int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o,
                   const struct kvc_object *parent, const struct stat *st, struct kvc_error *e);

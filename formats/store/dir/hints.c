@@ -26,6 +26,7 @@ struct hint {
     size_t n;
     uint64_t size;
     int64_t until;
+    int hint; /* a pin that is there may be stronger */
 };
 
 /* Notes that the chain was read: all of it at the same time. */
@@ -98,7 +99,7 @@ static int pin_records(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
     for (size_t i = 0; i < h->n; i++) {
         const int found = kvc_index_get(t, h->o[i].key, &r, e);
         struct kvc_index_record next = r;
-        next.pinned = h->until;
+        if (!h->hint || next.pinned < h->until) next.pinned = h->until;
         if (found < 0 || (found && !r.ghost && kvc_index_change(t, h->o[i].key, &r, &next, e)))
             return -1;
     }
@@ -131,7 +132,7 @@ static int forget_soon(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
         struct kvc_index_record next = r;
         next.uses = 1;
         next.touched = 0;
-        next.pinned = 0;
+        if (next.pinned != INT64_MAX) next.pinned = 0; /* for good: that was no hint */
         if (kvc_index_change(t, h->o[i].key, &r, &next, e)) return -1;
     }
     return 0;
@@ -141,6 +142,6 @@ int kvc_dir_expect(struct kvc_tier *l, const struct kvc_object *o, size_t n, int
                    struct kvc_error *e) {
     struct kvc_dir *d = (struct kvc_dir *)l;
     if (seconds > LONGEST_EXPECTED) seconds = LONGEST_EXPECTED;
-    struct hint h = {.o = o, .n = n, .until = (int64_t)time(NULL) + seconds};
+    struct hint h = {.o = o, .n = n, .until = (int64_t)time(NULL) + seconds, .hint = 1};
     return d->index ? kvc_dir_run(d, 1, INT64_MAX, seconds ? pin_records : forget_soon, &h, e) : 0;
 }

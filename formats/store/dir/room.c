@@ -76,6 +76,7 @@ int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o,
                                       .size = (uint64_t)st->st_size,
                                       .created = st->st_mtim.tv_sec,
                                       .used = st->st_mtim.tv_sec,
+                                      .pinned = kvc_dir_pinned(o),
                                       .cost = 1};
     const int found = kvc_index_get(t, o->key, &old, e);
     if (found < 0) return -1;
@@ -214,11 +215,12 @@ static int evict_rest(struct cleaning *c, struct kvc_error *e) {
     struct kvc_index_record r;
     uint64_t bytes = kvc_index_sums(c->txn)->bytes;
     const uint64_t limit = c->how->evict ? c->how->max_size : kvc_dir_limit(c->d, bytes);
+    if (c->how->dry_run) { /* how much, not what: evicting one changes which are leaves */
+        const uint64_t old = c->counts->evicted_bytes; /* of what is too old, and still there */
+        if (bytes > limit && bytes - limit > old) c->counts->evicted_bytes = bytes - limit;
+        return 0;
+    }
     for (; bytes > limit; bytes = kvc_index_sums(c->txn)->bytes) {
-        if (c->how->dry_run) { /* how much, not what: evicting one changes which are leaves */
-            c->counts->evicted_bytes += bytes - limit;
-            return 0;
-        }
         const int found = kvc_policy_victim(c->txn, &choice, key, &r, e);
         if (found <= 0) return found;
         if (evict(c->d, c->txn, key, &r, e)) return -1;

@@ -332,6 +332,8 @@ int kvc_root_trash(const struct kvc_root *r, const struct kvc_object *o) {
 
 int kvc_root_remove(const struct kvc_root *r, const struct kvc_object *o) {
     char path[KVC_ROOT_PATH];
+    trash_path("trash", o, path); /* which is read, too */
+    kvc_below_remove(r->fd, path);
     kvc_root_path(o, path);
     const int status = kvc_below_remove(r->fd, path);
     return status && errno == EISDIR ? kvc_root_quarantine(r, o) : status;

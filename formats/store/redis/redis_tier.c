@@ -130,6 +130,7 @@ static int tier_pin(struct kvc_tier *tier, const struct kvc_object *o, size_t n,
     const struct kvc_redis *l = (const struct kvc_redis *)tier;
     char number[32];
     if (!until && !l->o.ttl) return 0;
+    if (until == INT64_MAX) return for_all(tier, "PERSIST", NULL, NULL, o, n, limit_of(tier), e);
     if (until) {
         /* GT: a key that lives longer is left so */
         snprintf(number, sizeof number, "%" PRId64, until);
