@@ -304,6 +304,18 @@ static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s,
     return 0;
 }
 
+/* Leaves out the ids from the first one on that the view would give to another position: where it
+ * has as many rows as ids by chance, they count as those of the rows. */
+static int drop_misread(struct kvc_cache *c, const int64_t *position, struct kvc_error *e) {
+    int64_t *own = kvc_cache_token_positions(c, e);
+    uint64_t n = 0;
+    if (!own) return -1;
+    while (n < c->n_tokens && own[n] == position[n]) n++;
+    free(own);
+    c->n_tokens = n;
+    return 0;
+}
+
 /* Cuts the view's token ids to those whose positions (the parent's) lie in [first, end). */
 static int cut_tokens(struct kvc_cache *c, const struct kvc_cache *parent,
                       const struct kvc_selection *s, struct kvc_error *e) {
@@ -314,10 +326,12 @@ static int cut_tokens(struct kvc_cache *c, const struct kvc_cache *parent,
     while (first < c->n_tokens && (pos[first] < 0 || (uint64_t)pos[first] < s->first)) first++;
     for (end = first; end < c->n_tokens && (uint64_t)pos[end] < s->end;) end++;
     uint64_t begin = first < end ? (uint64_t)pos[first] : 0;
-    free(pos);
     memmove(c->tokens, c->tokens + first, (size_t)(end - first) * sizeof *c->tokens);
     c->n_tokens = end - first;
-    return begin ? kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, begin, e) : 0;
+    int status = begin ? kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, begin, e) : 0;
+    if (!status) status = drop_misread(c, pos + first, e);
+    free(pos);
+    return status;
 }
 
 static int is_left_out(const struct kvc_selection *s, enum kvc_part_kind kind) {

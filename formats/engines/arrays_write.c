@@ -267,8 +267,63 @@ static int must_mark_sliding(const struct kvc_cache *c, const struct kvc_part *r
     return 0;
 }
 
+/* Returns 1 if a reader gives the ids of a cache to the positions that they have. Ids that are as
+ * many as the rows of `cells` count as theirs; NULL: there are no such rows. */
+static int are_read_back(const struct kvc_cache *c, const int64_t *position,
+                         const struct kvc_cells *cells, enum kvc_arrays_ids ids) {
+    const uint64_t first = ids == KVC_IDS_FROM_ANY ? c->meta.facts.tokens_first : 0;
+    for (uint64_t i = 0; i < c->n_tokens; i++) {
+        const int64_t read = cells && c->n_tokens == cells->n ? kvc_cells_position(cells, i)
+                                                              : (int64_t)(first + i);
+        if (position[i] != read) return 0;
+    }
+    return 1;
+}
+
+/* Takes the ids of the rows alone, in their order. */
+static int take_ids_of_rows(struct kvc_arrays *list, const int64_t *position,
+                            const struct kvc_cells *cells, struct kvc_error *e) {
+    const struct kvc_cache *c = list->cache;
+    if (!cells)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "a file of sliding-window layers alone cannot say of which tokens the ids "
+                        "are, as positions are missing between them: take other layers, too");
+    int32_t *ids = list->own_tokens = kvc_alloc(cells->n, sizeof *ids);
+    if (!ids) return kvc_fail_memory(e, "token ids");
+    for (uint64_t i = 0, at = 0; i < cells->n; i++) {
+        const int64_t row = kvc_cells_position(cells, i);
+        while (at < c->n_tokens && position[at] < row) at++;
+        if (at == c->n_tokens || position[at] != row)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "the token id of position %" PRId64
+                            " is unknown, and the file cannot say whose the others are: take rows "
+                            "whose ids are known",
+                            row);
+        ids[i] = c->tokens[at];
+    }
+    list->tokens = ids;
+    list->n_tokens = cells->n;
+    return 0;
+}
+
+/* Chooses the ids to write; `cells` of the rows that a reader takes for the live ones. */
+static int choose_tokens(struct kvc_arrays *list, const struct kvc_cells *cells,
+                         enum kvc_arrays_ids ids, struct kvc_error *e) {
+    const struct kvc_cache *c = list->cache;
+    if (!c->tokens || ids == KVC_IDS_NONE) return 0;
+    list->tokens = c->tokens;
+    list->n_tokens = c->n_tokens;
+    int64_t *position = kvc_cache_token_positions(c, e);
+    if (!position) return -1;
+    const int status = are_read_back(c, position, cells, ids)
+                           ? 0
+                           : take_ids_of_rows(list, position, cells, e);
+    free(position);
+    return status;
+}
+
 static int list_items(struct kvc_arrays *list, uint32_t stream, int (*keeps)(enum kvc_dtype),
-                      struct kvc_error *e) {
+                      enum kvc_arrays_ids ids, struct kvc_error *e) {
     const struct kvc_cache *c = list->cache;
     const struct kvc_part *reference = reference_part(c, stream);
     for (uint32_t i = 0; i < c->n_parts; i++)
@@ -279,7 +334,9 @@ static int list_items(struct kvc_arrays *list, uint32_t stream, int (*keeps)(enu
     if (!reference) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the cache has no K or V to export");
     list->item = calloc((size_t)c->n_tensors + c->n_parts + 1, sizeof *list->item);
     if (!list->item) return kvc_fail_memory(e, "names");
-    if (c->tokens) add_integers(list, KVC_NAME_TOKENS, 0, c->n_tokens);
+    const int marked = must_mark_sliding(c, reference, stream);
+    if (choose_tokens(list, marked ? NULL : &reference->cells, ids, e)) return -1;
+    if (list->tokens) add_integers(list, KVC_NAME_TOKENS, 0, list->n_tokens);
     if (list_positions(list, reference, stream, e)) return -1;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         if (!is_exported(kvc_tensor_part(c, t), stream)) continue;
@@ -287,17 +344,17 @@ static int list_items(struct kvc_arrays *list, uint32_t stream, int (*keeps)(enu
         list->n++;
     }
     qsort_r(list->item, list->n, sizeof *list->item, compare_items, (void *)(uintptr_t)c);
-    return name_items(list, must_mark_sliding(c, reference, stream), e);
+    return name_items(list, marked, e);
 }
 
 int kvc_arrays_list(struct kvc_arrays *list, const struct kvc_cache *c,
                     const struct kvc_export_options *o, int (*keeps)(enum kvc_dtype dtype),
-                    struct kvc_error *e) {
+                    enum kvc_arrays_ids ids, struct kvc_error *e) {
     uint32_t stream;
     memset(list, 0, sizeof *list);
     list->cache = c;
     if (kvc_arrays_stream(c, &stream, e) || kvc_arrays_views(list, stream, o, e) ||
-        list_items(list, stream, keeps, e)) {
+        list_items(list, stream, keeps, ids, e)) {
         kvc_arrays_free(list);
         return -1;
     }
@@ -306,6 +363,7 @@ int kvc_arrays_list(struct kvc_arrays *list, const struct kvc_cache *c,
 
 void kvc_arrays_free(struct kvc_arrays *list) {
     free(list->item);
+    free(list->own_tokens);
     kvc_cache_free(list->view[1]); /* before view[0], which it reads */
     kvc_cache_free(list->view[0]);
     memset(list, 0, sizeof *list);
@@ -353,7 +411,8 @@ int kvc_arrays_read(const struct kvc_arrays *list, size_t i, uint8_t **bytes, st
     *bytes = malloc(item->bytes ? (size_t)item->bytes : 1);
     if (!*bytes) return kvc_fail_memory(e, item->name);
     if (item->kind == KVC_NAME_TOKENS) {
-        for (uint64_t k = 0; k < c->n_tokens; k++) put_u32(*bytes + 4 * k, (uint32_t)c->tokens[k]);
+        for (uint64_t k = 0; k < list->n_tokens; k++)
+            put_u32(*bytes + 4 * k, (uint32_t)list->tokens[k]);
     } else if (item->kind == KVC_NAME_POSITIONS) {
         const struct kvc_cells *cells = &c->part[item->number].cells;
         for (uint64_t k = 0; k < cells->n; k++)

@@ -21,10 +21,17 @@ struct kvc_arrays {
     const struct kvc_cache *cache; /* to read from: the exported cache, or the last of `view` */
     /* values as float32; K in another RoPE pairing; NULL: not needed */
     struct kvc_cache *view[2];
+    const int32_t *tokens; /* ids to write: the cache's, or own_tokens */
+    int32_t *own_tokens;
+    uint64_t n_tokens;
     size_t n;
     /* the widest values first, so that all are aligned; then by layer and role */
     struct kvc_arrays_item *item;
 };
+
+/* What a format says of token ids that are not as many as rows: it has none; they begin at position
+ * 0; it says where. */
+enum kvc_arrays_ids { KVC_IDS_NONE, KVC_IDS_FROM_0, KVC_IDS_FROM_ANY };
 
 /* Lists the exported arrays: live, sliding-window and companion parts of the only sequence;
  * checkpoints are left out. Recurrent state is refused. Positions are listed where arrays_read.h
@@ -32,10 +39,11 @@ struct kvc_arrays {
  * become float32 by kvc_view_float(); an unknown rotation stays. K is converted to the pairing
  * o->pairing, or to that of transformers for the architecture (halves, where the architecture is
  * unknown). `keeps` returns 1 for the dtypes of the format; other values become float32, which is
- * exact. */
+ * exact. Token ids are those that the cache has, where a reader of the file gives them to the same
+ * positions, and else those of the rows. */
 int kvc_arrays_list(struct kvc_arrays *list, const struct kvc_cache *c,
                     const struct kvc_export_options *o, int (*keeps)(enum kvc_dtype dtype),
-                    struct kvc_error *e);
+                    enum kvc_arrays_ids ids, struct kvc_error *e);
 void kvc_arrays_free(struct kvc_arrays *list);
 
 /* Reads the bytes of item i, row-major. The caller frees them. */

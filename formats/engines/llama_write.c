@@ -195,6 +195,21 @@ static int find_tiles(struct out *o, const struct kvc_facts *facts,
     return 0;
 }
 
+/* Refuses layers with K or V alone, which no slot has. */
+static int check_layers(const struct out *o) {
+    const struct kvc_cache *c = o->cache;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const struct kvc_layer *layer = &c->layer[i];
+        const enum kvc_part_kind kind = c->part[layer->part].kind;
+        const uint32_t k = layer->tensor[0], v = layer->tensor[1];
+        if (kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) continue;
+        if (k == KVC_NONE || (v == KVC_NONE && c->tensor[k].role != KVC_ROLE_LATENT))
+            return kvc_fail(o->e, KVC_ERR_UNSUPPORTED, "llama: layer %" PRIu32 " lacks %s",
+                            layer->index, k == KVC_NONE ? "K" : "V");
+    }
+    return 0;
+}
+
 static int check_tensors(const struct out *o, const int known[2]) {
     const struct kvc_cache *c = o->cache;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
@@ -274,7 +289,7 @@ int kvc_llama_write(const struct kvc_cache *cache, const struct kvc_export_optio
     const struct kvc_facts *facts = &cache->meta.facts;
     enum kvc_pairing want = options->pairing;
     if (find_streams(&o, value) || find_parts(cache, facts, &live, &sliding, e) ||
-        find_tiles(&o, facts, options, known) || check_tensors(&o, known) ||
+        find_tiles(&o, facts, options, known) || check_layers(&o) || check_tensors(&o, known) ||
         find_pairing(facts, &want, e))
         return -1;
     struct kvc_cache *view = NULL;

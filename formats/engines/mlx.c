@@ -504,7 +504,7 @@ static int mlx_export(const struct kvc_cache *c, const struct kvc_export_options
     struct writer w = {.layout = layout && strcmp(layout, "0.31") == 0 ? LAYOUT_031 : LAYOUT_032};
     if (layout && w.layout == LAYOUT_032 && strcmp(layout, "0.32"))
         return kvc_fail(e, KVC_ERR_USAGE, "mlx: layout=%s must be 0.32 or 0.31", layout);
-    if (kvc_arrays_list(&w.list, c, o, kvc_is_float, e)) return -1;
+    if (kvc_arrays_list(&w.list, c, o, kvc_is_float, KVC_IDS_NONE, e)) return -1;
     int status = choose_items(&w, e);
     if (!status) status = mlx_write_file(&w, model ? model : c->meta.facts.model, out, e);
     kvc_arrays_free(&w.list);

@@ -212,7 +212,8 @@ static int npz_export(const struct kvc_cache *c, const struct kvc_export_options
     struct kvc_arrays list;
     struct kvc_error mine = {.code = KVC_OK};
     struct writer w = {out, &mine, 0};
-    if (kvc_libarchive_load(e) || kvc_arrays_list(&list, c, o, npz_keeps, e)) return -1;
+    if (kvc_libarchive_load(e) || kvc_arrays_list(&list, c, o, npz_keeps, KVC_IDS_FROM_0, e))
+        return -1;
     struct archive *a = kvc_libarchive.write_new();
     struct archive_entry *entry = kvc_libarchive.entry_new();
     int ok = a && entry && kvc_libarchive.write_set_format_zip(a) == ARCHIVE_OK &&

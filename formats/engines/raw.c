@@ -128,10 +128,16 @@ static int write_live(const struct kvc_cache *c, struct kvc_sink *out, struct kv
                             kvc_part_kind_name(c->part[i].kind));
     if (kvc_arrays_stream(c, &stream, e)) return -1;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        const struct kvc_part *part = &c->part[c->layer[i].part];
+        const struct kvc_layer *layer = &c->layer[i];
+        const struct kvc_part *part = &c->part[layer->part];
+        if (part->kind != KVC_PART_LIVE || part->stream != stream) continue;
+        if (layer->tensor[0] == KVC_NONE || layer->tensor[1] == KVC_NONE)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "layer %" PRIu32 " lacks K or V, and raw has both of every layer; use "
+                            "safetensors",
+                            layer->index);
         for (unsigned k = 0; k < 2; k++) {
-            uint32_t t = c->layer[i].tensor[k];
-            if (t == KVC_NONE || part->kind != KVC_PART_LIVE || part->stream != stream) continue;
+            uint32_t t = layer->tensor[k];
             if (kvc_write_rows(c, &t, 1, 0, out, e)) return -1;
             written = 1;
         }

@@ -384,7 +384,7 @@ static int write_header(const struct kvc_arrays *list, struct kvc_sink *out, str
 static int safetensors_export(const struct kvc_cache *c, const struct kvc_export_options *o,
                               struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_arrays list;
-    if (kvc_arrays_list(&list, c, o, safetensors_keeps, e)) return -1;
+    if (kvc_arrays_list(&list, c, o, safetensors_keeps, KVC_IDS_FROM_ANY, e)) return -1;
     int status = write_header(&list, out, e);
     if (!status) status = kvc_arrays_write(&list, out, e);
     kvc_arrays_free(&list);

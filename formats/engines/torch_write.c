@@ -152,7 +152,7 @@ int kvc_torch_write(const struct kvc_cache *c, const struct kvc_export_options *
                     struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_arrays list;
     struct kvc_zip_writer zip;
-    if (kvc_arrays_list(&list, c, o, kvc_torch_keeps, e)) return -1;
+    if (kvc_arrays_list(&list, c, o, kvc_torch_keeps, KVC_IDS_FROM_0, e)) return -1;
     kvc_zip_writer_init(&zip, out);
     const int status = torch_write_write_file(&zip, &list, e);
     kvc_zip_writer_free(&zip);

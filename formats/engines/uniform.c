@@ -10,13 +10,17 @@
 
 int kvc_uniform_has(const struct kvc_uniform *u, const struct kvc_layer *layer) {
     const struct kvc_part *part = &u->arrays.cache->part[layer->part];
-    return part->kind == KVC_PART_LIVE && part->stream == u->stream && layer->tensor[0] != KVC_NONE;
+    return part->kind == KVC_PART_LIVE && part->stream == u->stream &&
+           (layer->tensor[0] != KVC_NONE || layer->tensor[1] != KVC_NONE);
 }
 
 /* Checks that a layer has the shape of the first, which is taken. */
 static int take_layer(struct kvc_uniform *u, const struct kvc_layer *layer, const char *format,
                       struct kvc_error *e) {
     const struct kvc_cache *c = u->arrays.cache;
+    if (layer->tensor[0] == KVC_NONE)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: layer %" PRIu32 " lacks K", format,
+                        layer->index);
     const struct kvc_tensor *first = &c->tensor[layer->tensor[0]];
     const int latent = first->role == KVC_ROLE_LATENT;
     if (!u->layers++) {

@@ -259,18 +259,19 @@ static int count_pages(struct blocks *k, uint64_t chunk, struct kvc_error *e) {
                         "vllm-blocks: chunk=%" PRIu64 " is no multiple of the %" PRIu64
                         " tokens of a page",
                         chunk, k->page_tokens);
-    k->pages = chunk ? chunk / k->page_tokens : size / all;
+    const json_int_t told = json_integer_value(json_object_get(k->root, "blocks_per_file"));
+    k->pages = chunk ? chunk / k->page_tokens : told > 0 ? (uint64_t)told : size / all;
     const uint64_t rest = k->pages > size / all ? 0 : size - k->pages * all;
     if (!k->pages || k->pages > size / all)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "a file has %" PRIu64 " bytes, and %" PRIu64 " pages of %" PRIu64
                         " layers with %" PRIu64 " tokens need %" PRIu64
                         ": heads, dim, dtype or chunk are others",
-                        size, chunk ? k->pages : 1, layers, k->page_tokens,
-                        chunk ? k->pages * all : all);
-    if (!chunk && rest &&
-        (rest >= KVC_VLLM_BLOCKS_PADDING || all < KVC_VLLM_BLOCKS_PADDING ||
-         size % KVC_VLLM_BLOCKS_PADDING))
+                        size, k->pages ? k->pages : 1, layers, k->page_tokens,
+                        k->pages ? k->pages * all : all);
+    const int in_doubt = told <= 0 &&
+                         (all < KVC_VLLM_BLOCKS_PADDING || size % KVC_VLLM_BLOCKS_PADDING);
+    if (!chunk && rest && (rest >= KVC_VLLM_BLOCKS_PADDING || in_doubt))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "a file has %" PRIu64 " bytes, which are not some pages of %" PRIu64
                         " layers (%" PRIu64

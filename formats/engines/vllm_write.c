@@ -220,7 +220,7 @@ int kvc_vllm_write(const struct kvc_cache *c, const struct kvc_export_options *o
         return kvc_fail_need(
             e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
             "vllm: the number of KV heads is unknown, and the arrays have an axis of heads");
-    if (kvc_arrays_list(&list, c, options, kvc_vllm_keeps, e))
+    if (kvc_arrays_list(&list, c, options, kvc_vllm_keeps, KVC_IDS_NONE, e))
         return -1; /* for its views: plain values, paired as in transformers */
     o.cache = list.cache;
     const int status = write_layers(&o, e);

@@ -25,7 +25,7 @@ static int64_t drop_all(struct kvc_store_namespace *ns, struct kvc_error *e) {
 
 int64_t kvc_store_drop(struct kvc_store_namespace *ns, struct kvc_error *e) {
     if (KVC_NULL(e, ns)) return -1;
-    /* first where caches wait to be packed: what is packed then goes with the rest */
+    /* first where caches wait to be packed: a cache that is packed meanwhile is among the rest */
     const int64_t own = drop_all(ns, e);
     struct kvc_store_namespace *packed = own < 0 ? NULL : kvc_learnt_namespace(ns);
     const int64_t n = packed ? drop_all(packed, e) : 0;

@@ -90,8 +90,8 @@ static int open_learnt(struct kvc_store *s, const uint8_t sha256[KVC_KEY_BYTES],
 
 /* --- taking a profile --- */
 
-/* Returns 1 if caches packed with the profile are in another namespace. Where a profile chooses
- * steps alone and is not needed for decoding, they are in the same. */
+/* Returns 1 if caches packed with the profile are in another namespace: in the same they are where
+ * it only chooses steps. */
 static int is_apart(const struct kvc_store_namespace *ns,
                     const struct kvc_store_namespace *packed) {
     return packed->packs_with && memcmp(packed->hash, ns->hash, sizeof ns->hash) != 0;
@@ -124,12 +124,11 @@ static int use_learnt(struct kvc_store_namespace *ns, const struct kvc_file *f) 
 
 /* --- what the recipes of a model share --- */
 
-/* Names the namespace that a model's lossless caches of any recipe, and of the same tenant, would
- * have. */
+/* Names the namespace that a model's lossless caches, of the same tenant, would have. */
 static int model_of(const struct kvc_store_namespace *ns, const struct kvc_file *f,
                     uint8_t hash[KVC_KEY_BYTES]) {
-    const struct kvc_namespace_options how = {.size = sizeof how,
-                                              .tenant = ns->has_tenant ? ns->tenant : NULL};
+    const uint8_t *tenant = ns->has_tenant ? ns->tenant : NULL;
+    const struct kvc_namespace_options how = {.size = sizeof how, .tenant = tenant};
     struct kvc_namespace_facts facts = {.size = sizeof facts};
     char *text = kvc_namespace_of(f, &how, &facts, NULL);
     if (!text) return -1;
