@@ -13,6 +13,7 @@
 #include "formats/file/pack.h"
 #include "codecs/memory.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -266,6 +267,16 @@ static int report(struct packing *p, struct kvc_error *e) {
 
 /* --- packing --- */
 
+static int check_targets(const struct kvc_write_options *o, struct kvc_error *e) {
+    const double target[] = {o->target_kld, o->target_ratio, o->max_output_error,
+                             o->max_logit_error};
+    for (size_t i = 0; i < sizeof target / sizeof target[0]; i++)
+        if (!(target[i] >= 0 && target[i] <= DBL_MAX))
+            return kvc_fail(e, KVC_ERR_USAGE, "a target of %g is not a number of 0 or more",
+                            target[i]);
+    return 0;
+}
+
 /* Takes the recipe of the base. */
 static int take_base(struct packing *p, struct kvc_error *e) {
     const struct kvc_write_options *o = p->o;
@@ -317,6 +328,7 @@ static int pack(struct packing *p, struct kvc_error *e) {
         if (kvc_recipe_parse(o->recipe, &p->recipe, e)) return -1;
         how->options.recipe = &p->recipe;
     }
+    if (check_targets(o, e)) return -1;
     if (o->base && take_base(p, e)) return -1;
     if (o->reuse && !kvc_cache_is_container(o->reuse->cache))
         return kvc_fail(e, KVC_ERR_USAGE, "%s is no .kvc whose blocks could be copied",

@@ -419,6 +419,7 @@ static int64_t load_range(struct loading *l, const struct kvc_store_load_options
                           struct kvc_error *e) {
     struct kvc_store_load_options *o = &l->o;
     struct range r;
+    struct kvc_error why = {.code = KVC_OK};
     const uint64_t first = l->m.first_position > 0 ? (uint64_t)l->m.first_position : 0;
     if (kvc_sized_take(o, sizeof *o, options, "kvc_store_load_options", e)) return -1;
     if (check_memory(&l->m, l->hit, e)) return -1;
@@ -426,8 +427,11 @@ static int64_t load_range(struct loading *l, const struct kvc_store_load_options
     o->end = first + l->m.tokens;
     if (!l->m.tokens) return (int64_t)first;
     if (take_range(&r, l->hit, o, e)) return -1;
-    const size_t used = fetch_range(l->hit, &r, o, 0, load_one, l, e);
+    const size_t used = fetch_range(l->hit, &r, o, 0, load_one, l, &why);
+    if (e) *e = why;
     finish(l->hit, &r, used, l->bytes);
+    /* memory of another type or shape than the cache's: no chunk will fit */
+    if (!used && (why.code == KVC_ERR_USAGE || why.code == KVC_ERR_NOT_SLICEABLE)) return -1;
     const uint64_t end = (r.first + used) * l->hit->ns->chunk;
     if (!used || end < first) return (int64_t)first;
     return (int64_t)(end < o->end ? end : o->end);

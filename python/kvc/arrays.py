@@ -39,7 +39,12 @@ class RawArray(np.ndarray):
     dtype_name: Optional[str] = None
 
     def __array_finalize__(self, other: Any) -> None:
-        self.dtype_name = getattr(other, "dtype_name", None)
+        self.dtype_name = getattr(other, "dtype_name", None) if getattr(other, "dtype", None) == self.dtype else None
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        """What is computed of bits are bits no more."""
+        plain = np.asarray(array)
+        return plain[()] if return_scalar else plain
 
     def __reduce__(self) -> Any:
         own: Any = super().__reduce__()
@@ -167,6 +172,7 @@ def describe(array: Any, layout: Optional[str] = None, dtype: Any = None, to_fil
         array = array.detach().cpu()
     array, address, strides = _locate(array, to_fill)
     name = dtype_of(dtype) or dtype_name(array)
+    _check_bits(array, name)
     shape = list(array.shape)
     if name in BLOCKS:
         if len(shape) < 2 or shape[-1] != BLOCKS[name] or strides[-1] != 1:
@@ -189,6 +195,13 @@ def describe(array: Any, layout: Optional[str] = None, dtype: Any = None, to_fil
     page = of("T", shape, 1) if "P" in at else 0
     return Plane(array, address, name, of("P", shape, 1) * of("T", shape, 1), of("H", shape, 1), of("D", shape, 1),
                  (of("T", strides, 0), of("H", strides, 0), of("D", strides, 0)), page, of("P", strides, 0), device)
+
+
+def _check_bits(array: Any, name: str) -> None:
+    """Refuses numbers of another type, where dtype= says what the bits are that unsigned integers hold."""
+    held = array.dtype_name if isinstance(array, RawArray) and array.dtype_name else name_of(array.dtype)
+    if held != name and "uint" not in str(array.dtype):  # of the other byte order, numpy calls them ">u2"
+        raise Error(Code.USAGE, f"values of type {array.dtype} are not the bits of {name}: dtype= says what unsigned integers hold")
 
 
 def flatten(arrays: Any) -> Dict[Key, Any]:

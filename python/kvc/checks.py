@@ -20,8 +20,8 @@ def check_arrays(planes: Mapping[Key, Plane], layout: Optional[str], ids: Option
     facts = keys.check(facts) or {}
     window = _number(facts.get("sliding.window"))
     tokens = max((p.tokens for (_, role), p in planes.items() if role not in _COMPANIONS), default=0)
-    if layout is None and ids is None and tokens:
-        _check_axes(planes, tokens, _number(facts.get("model.kv-heads")))
+    if layout is None and tokens:
+        _check_axes(planes, tokens, _number(facts.get("model.kv-heads")), ids)
     check_rows(planes, tokens, lambda layer: window)
     check_ids(planes, tokens, ids, layout)
 
@@ -55,10 +55,11 @@ def check_ids(planes: Mapping[Key, Plane], tokens: int, ids: Optional[np.ndarray
                             f"{other if swapped else ''}")
 
 
-def _check_axes(planes: Mapping[Key, Plane], tokens: int, kv_heads: int) -> None:
-    """Refuses arrays that look as if heads were taken for tokens."""
+def _check_axes(planes: Mapping[Key, Plane], tokens: int, kv_heads: int, ids: Optional[np.ndarray]) -> None:
+    """Refuses arrays that look as if heads were taken for tokens. Ids are as many as tokens, or one more."""
     heads, axes = _shape(planes)
-    if axes in _OTHER and (heads > kv_heads if kv_heads else tokens < heads):
+    doubtful = tokens < heads if ids is None else ids.size == heads == tokens + 1
+    if axes in _OTHER and (heads > kv_heads if kv_heads else doubtful):
         raise Error(Code.USAGE, f"the arrays have {tokens} tokens and {heads} heads if their layout is '{axes}': say so with "
                                 f"layout='{axes}', or name another, as '{_OTHER[axes]}'")
 

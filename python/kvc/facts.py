@@ -66,7 +66,9 @@ def facts_of(model: Any) -> Dict[str, Any]:
     """Returns what a model or its configuration tells of its caches, as metadata (kvc(5)). What differs between layers is left out."""
     config = config_of(model)
     rope = _told(config, "rope_parameters")
-    if not isinstance(rope, Mapping) or any(isinstance(value, Mapping) for value in rope.values()):
+    rope = rope if isinstance(rope, Mapping) else {}
+    scaling = _scaling(rope)
+    if any(isinstance(value, Mapping) for value in rope.values()):
         rope = {}  # layers of several kinds: no one value is true for all
     facts = {
         "model.name": _told(config, "_name_or_path") or _told(getattr(model, "config", model), "_name_or_path"),
@@ -76,7 +78,7 @@ def facts_of(model: Any) -> Dict[str, Any]:
         "model.kv-heads": _told(config, "num_key_value_heads"),
         "model.head-dim": _told(config, "head_dim"),
         "rope.theta": rope.get("rope_theta"),
-        **_scaling(rope),
+        **scaling,
         **rope_facts(),
     }
     return {key: value for key, value in facts.items() if isinstance(value, (str, int, float, tuple)) and value not in ("", ())}

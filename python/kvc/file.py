@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes as c
+import io
 import os
 import tempfile
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ class File(Handle):
         """Returns the position of a tensor's row."""
         if not 0 <= row < self._tensor(tensor).rows:
             raise Error(Code.USAGE, f"tensor {tensor} has no row {row}")
-        return int(kvc.kvc_file_position(self.pointer, tensor, row))
+        return int(kvc.kvc_file_position(self.pointer, _lib.whole("tensor", tensor, _lib.u32), _lib.whole("row", row)))
 
     def __repr__(self) -> str:
         return f"<kvc.File {'closed' if self.closed else f'{self.format}, {kvc.kvc_file_tensors(self.pointer)} tensors'}>"
@@ -356,7 +357,9 @@ def write_file(path: Path, write: Callable[[int], Any]) -> int:
 
 
 def _write_beside(path: str, write: Callable[[int], Any]) -> int:
-    fd, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=os.path.dirname(path) or ".")
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise Error(Code.USAGE, f"{path} is neither a file nor a new name: without a path, pack() returns bytes")
+    fd, temporary = tempfile.mkstemp(prefix=".kvc-", dir=os.path.dirname(path) or ".")
     try:
         try:
             write(fd)
@@ -374,7 +377,9 @@ def _write_beside(path: str, write: Callable[[int], Any]) -> int:
 
 
 def _umask() -> int:
-    mask = os.umask(0o077)  # there is no other way to ask
+    with contextlib.suppress(OSError, ValueError), io.open("/proc/self/status") as status:
+        return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
+    mask = os.umask(0o077)  # elsewhere there is no other way to ask; other threads see it for a moment
     os.umask(mask)
     return mask
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -26,16 +27,32 @@ _WINDOWS = "x-transformers.windows"  # metadata key: the window of each layer in
 # --- identity of a model ---
 
 
+_PRIMES = 0x9E3779B97F4A7C15 - 2**64, 0xC2B2AE3D27D4EB4F - 2**64  # odd, as signed integers
+
+
+def _sums(tensor: Any) -> List[int]:
+    """Returns two sums over all bits of a tensor, modulo 2^64, that other values or another order change; made where the tensor is."""
+    bits = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+    if bits.storage_offset() % 8 or bits.numel() % 8:
+        bits = torch.nn.functional.pad(bits, (0, -bits.numel() % 8)).clone()
+    sums, at = [bits.numel(), 0], 0
+    for words in bits.view(torch.int64).split(1 << 22):
+        place = torch.arange(2 * at + 1, 2 * (at + len(words)) + 1, 2, device=words.device)
+        for i, prime in enumerate(_PRIMES):
+            mixed = words * prime
+            sums[i] += int(((mixed ^ (mixed >> 29)) * (place * prime)).sum())
+        at += len(words)
+    return [x % 2**64 for x in sums]
+
+
 def _digest(model: Any) -> str:
-    """Returns a digest of samples of all parameters, as they are in memory: of other weights or adapters it is another."""
-    h = hashlib.sha256(type(model).__name__.encode())
-    for name, p in model.named_parameters():
-        if p.device.type == "meta":
+    """Returns a digest of all parameters and buffers, as they are in memory, and of RoPE: of other weights or adapters it is another."""
+    rope = getattr(config_of(model), "rope_parameters", None)
+    h = hashlib.sha256(f"{type(model).__name__} {json.dumps(rope, sort_keys=True, default=str)}".encode())
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.device.type == "meta":
             raise Error(Code.UNSUPPORTED, f"parameter {name} is not in memory; name the model's files with weights=")
-        flat = p.detach().reshape(-1)
-        at = torch.linspace(0, flat.numel() - 1, min(64, flat.numel()), dtype=torch.float64).long()
-        h.update(f"{name} {p.dtype} {tuple(p.shape)}".encode())
-        h.update(flat[at.to(flat.device)].cpu().view(torch.uint8).numpy().tobytes())
+        h.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {_sums(tensor)}".encode())
     return h.hexdigest()
 
 

@@ -24,7 +24,11 @@ Extra = Tuple[int, int, bytes]  # position, tag (1 media, 2 embeddings, 3 your o
 
 
 def _microseconds(seconds: Optional[float]) -> int:
-    return 0 if seconds is None else max(1, int(seconds * 1e6))
+    if seconds is None:
+        return 0
+    if not 0 <= seconds <= 1e9:
+        raise Error(Code.USAGE, f"a time of {seconds} seconds: from 0 to 1e9 are taken; None is none")
+    return max(1, int(seconds * 1e6))
 
 
 def _extras(extras: Sequence[Extra]) -> Any:
@@ -444,14 +448,14 @@ class Hit(_InStore):
 
     def pin(self, seconds: int = 0) -> None:
         """Keeps what was found for so many seconds; 0: for good."""
-        call(self._library.kvc_store_pin, self.pointer, seconds)
+        call(self._library.kvc_store_pin, self.pointer, _lib.whole("seconds", seconds, _lib.i64))
 
     def unpin(self) -> None:
         call(self._library.kvc_store_unpin, self.pointer)
 
     def expect(self, seconds: int) -> None:
         """Says that the prefix will be asked for again within so many seconds."""
-        self._library.kvc_store_expect(self.pointer, seconds)
+        self._library.kvc_store_expect(self.pointer, _lib.whole("seconds", seconds, _lib.i64))
 
     def evict_soon(self) -> None:
         """Makes the chunks that no other prompt shares the first to be evicted."""

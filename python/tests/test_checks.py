@@ -43,6 +43,36 @@ class TestArrays(CheckCase):
         self.refused("no K and V", {(0, "queries"): np.ones((4, 2, 8), np.float32)})
         self.assertEqual(self.taken({(0, "K"): np.ones((4, 2, 8), np.float32)}), [(4, 2)])  # K alone is documented
 
+    def test_bits(self):
+        x = np.linspace(-2, 2, 64).reshape(4, 2, 8)
+        for dtype, name in ((np.float16, "bf16"), (np.int32, "f32"), (">f4", "f32"), (">u2", "bf16"), (np.float32, "f16")):
+            self.refused("dtype= says what unsigned integers hold", {(0, "K"): x.astype(dtype)}, dtype=name)
+        self.assertEqual(self.taken({(0, "K"): x.astype(np.uint16)}, dtype="bf16"), [(4, 2)])
+        with kvc.open(kvc.pack({(0, "K"): x.astype(np.uint16)}, dtype="bf16")) as f:
+            bits = f.arrays()[0, "K"]
+        if isinstance(bits, kvc.arrays.RawArray):  # without ml_dtypes: what is computed of bits is none
+            self.assertEqual([kvc.arrays.RawArray, "bf16"], [type(bits[1:]), bits[1:].dtype_name])
+            self.assertIs(type(bits + 1), np.ndarray)
+            self.assertIsNone(bits.astype(np.uint32).dtype_name)
+
+    def test_axes_and_ids(self):
+        swapped = {(0, role): np.ones((4, 5, 8), np.float32) for role in "KV"}
+        self.refused("5 heads", swapped, tokens=range(5))
+        self.refused("5 heads", swapped, tokens=range(5), facts={"model.kv-heads": 4})
+        self.assertEqual(len(self.taken(swapped, tokens=range(5), layout="HTD")), 2)
+        self.assertEqual(self.taken(swapped, tokens=range(4), facts={"model.kv-heads": 5}), [(4, 5)] * 2)
+
+    def test_targets(self):
+        for name in ("target_kld", "target_ratio", "max_output_error", "max_logit_error"):
+            for value in (-1, float("nan"), float("inf")):
+                self.fails(USAGE, "is not a number of 0 or more", kvc.pack, cache(), recipe="kivi4", **{name: value})
+
+    def test_no_file(self):
+        fifo = self.path("fifo")
+        os.mkfifo(fifo)
+        self.fails(USAGE, "neither a file nor a new name", kvc.pack, cache(), fifo)
+        self.assertEqual(os.listdir(self.folder), ["fifo"])
+
     def test_pairs(self):
         k = np.ones((4, 2, 8), np.float32)
         self.refused("item 1 of the cache is a tuple of 3, and no pair (K, V)", [(k, k), (k, k, k)])

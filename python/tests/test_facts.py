@@ -53,7 +53,8 @@ class TestFacts(Case):
             del due[names.get(name, "rope.theta")]
             self.assertEqual(facts_of(config), due, name)
         kinds = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
-        self.assertEqual(facts_of(Config(num_key_value_heads=[4, 2], head_dim=None, rope_parameters=kinds)), ROPE)
+        self.assertEqual(facts_of(Config(num_key_value_heads=[4, 2], head_dim=None, rope_parameters=kinds)), {
+            **ROPE, "rope.scaling": '{"full_attention":{"rope_theta":1000000.0},"sliding_attention":{"rope_theta":10000.0}}'})
         self.assertEqual(facts_of(Config(rope_parameters=None, _name_or_path="")), ROPE)
         self.assertEqual(facts_of(Config()), ROPE)
 

@@ -336,6 +336,35 @@ class TestPrefix(Case):
         self.addCleanup(store.close)
         return store, kvc.Prefix(store, model, chunk=CHUNK, **options)
 
+    def test_other_weights(self):
+        """One number of a weight, of a buffer, or of RoPE: another model, whose caches are others."""
+        def names(model, change):
+            store, prefix = self.open(model)
+            first = prefix.namespace.name
+            change(model)
+            again = kvc.Prefix(store, model, chunk=CHUNK)
+            self.assertNotEqual(first, again.namespace.name)
+
+        def weight(model):
+            model.model.embed_tokens.weight.data[77, 13] += 1
+
+        def order(model):
+            rows = model.model.layers[1].self_attn.k_proj.weight.data
+            rows[[3, 4]] = rows[[4, 3]]
+
+        def buffer(model):
+            model.scales[5] = 2
+
+        def rope(model):
+            model.config.rope_parameters["full_attention"].update(rope_type="linear", factor=8.0)
+
+        quantised = llama()
+        quantised.register_buffer("scales", torch.ones(7))
+        for model, change in ((llama(), weight), (llama(), order), (quantised, buffer), (gemma(), rope)):
+            names(model, change)
+        store, prefix = self.open(llama())
+        self.assertEqual(prefix.namespace.name, kvc.Prefix(store, llama(), chunk=CHUNK).namespace.name)
+
     def round_trip(self, make):
         model, ids = make(), prompt(600)
         due = generate(model, ids).sequences

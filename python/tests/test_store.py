@@ -120,6 +120,11 @@ class TestStore(Case):
             self.assertEqual((again.name, again.chunk), (self.namespace.name, 256))
             self.assertTrue(again.facts.startswith("kvc namespace 1\n"))
         hit = self.namespace.find(IDS)
+        for wrong in (1.5, "1", 2**63):
+            self.assertRaises((TypeError, kvc.Error), hit.pin, wrong)
+            self.assertRaises((TypeError, kvc.Error), hit.expect, wrong)
+        for wrong in (float("inf"), float("nan"), -1):
+            self.fails(kvc.Code.USAGE, "a time of", self.namespace.find, IDS, timeout=wrong)
         hit.pin(60)
         hit.unpin()
         hit.expect(30)

@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
 
@@ -146,7 +147,8 @@ class Proxy:
         """Prints a line, unless it is the last one again."""
         if text != self._said or self.verbose:
             self._said = text
-            print(f"kvc-llama-proxy: {plain(text)}", file=sys.stderr, flush=True)
+            with suppress(OSError, ValueError):  # a full disk, a closed pipe: requests go on
+                print(f"kvc-llama-proxy: {plain(text)}", file=sys.stderr, flush=True)
 
     def stats(self) -> Dict[str, Any]:
         own = {**self.counters.read(), "passed_reasons": dict(self.reasons)}
