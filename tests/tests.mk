@@ -334,10 +334,12 @@ PROFILE_qwen := build/quality/qwen2.5-coder-1.5b-instruct.kvcp
 profile: all
 	@PYTHON="$(PYTHON)" sh tests/quality/profile.sh . $(QUALITY_MODEL) $(PROFILE_$(QUALITY_MODEL))
 
-## lossless-table: lossless ratios of five texts, with prediction across layers and without
+## lossless-table: lossless ratios of caches of QUALITY_MODEL, for QUALITY_TEXTS, with prediction across layers and without
 .PHONY: lossless-table
 lossless-table: all
-	@PYTHON="$(PYTHON)" sh tests/quality/lossless.sh . samples/smollm2-135m-instruct-predict.kvcp
+	@python=$$(PYTHON="$(PYTHON)" sh tests/quality/torch.sh $(filter gemma,$(QUALITY_MODEL))) && \
+	  "$$python" tests/quality/lossless.py --tools=. --model=$(QUALITY_MODEL) -n $(QUALITY_N) --texts="$(QUALITY_TEXTS)" \
+	  --profile=$(or $(QUALITY_PROFILE),$(PROFILE_$(QUALITY_MODEL)))
 
 ## queries-table: how near estimated queries are to true ones, by the weights' type
 .PHONY: queries-table

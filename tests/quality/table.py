@@ -26,6 +26,7 @@ import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 
+import kvtc
 from caches import Tools
 from judged_texts import TEXTS, profile_texts
 
@@ -37,7 +38,8 @@ TRIES = 4  # points that are measured beyond the first ones for one KLD
 
 PROFILES = {"smollm2": "smollm2-135m-instruct-predict.kvcp", "gemma": "gemma-3-270m.kvcp",
             "qwen": "qwen2.5-coder-1.5b-instruct.kvcp"}  # in samples/ or the work folder
-GROUPS = "profile", "alone", "every", "presets", "queries", "bare", "peers"
+GROUPS = "profile", "alone", "every", "presets", "queries", "bare", "peers", "kvtc"
+ASKED_FOR = "kvtc",  # groups that take minutes before the first row
 PRESETS = {"near-lossless": 0.003, "small": 0.01, "tiny": 0.03}
 LOSSLESS = "split"
 ALONE = "sink:4,derope@k,center,basis,steps,code"  # the presets without prediction
@@ -120,11 +122,11 @@ def save(arrays, path, facts):
     os.replace(path + ".part", path)
 
 
-def cache_arrays(model, keys, values, tokens):
-    """The arrays of a cache in bf16, in transformers' layout, with the positions of layers that have a window."""
+def cache_arrays(model, keys, values, tokens, dtype=torch.bfloat16):
+    """The arrays of a cache in transformers' layout, with the positions of layers that have a window."""
     arrays, n = {"tokens": tokens.int()}, len(tokens)
     for i, (k, v) in enumerate(zip(keys, values)):
-        arrays[f"layers.{i}.keys"], arrays[f"layers.{i}.values"] = k.bfloat16(), v.bfloat16()
+        arrays[f"layers.{i}.keys"], arrays[f"layers.{i}.values"] = k.to(dtype), v.to(dtype)
     windows = {window for window in model.windows if window}
     if windows:
         arrays["sliding.positions"] = torch.arange(max(0, n - windows.pop() + 1), n)
@@ -229,6 +231,7 @@ class Subject:
 
     def __init__(self, options, model, tools, text, scratch):
         self.model, self.tools, self.scratch, self.profile = model, tools, scratch, options.profile
+        self.name, self.work = options.model, options.work
         self.plain, self.full, self.sha256 = made_caches(model, options.model, text, options.n, options.work)
         self.keys, self.values, arrays = read_cache(self.full, model.n_layers)
         self.bits16 = 2 * sum(x.numel() for x in self.keys + self.values)
@@ -302,6 +305,16 @@ class Subject:
             self.add("peers", name, lambda: {"ratio": ratio, **self.judge.judge([of_k(k) for k in self.keys],
                                                                                [of_v(v) for v in self.values])})
 
+    def kvtc_rows(self):
+        """Rows of that codec, whose basis is the same for all texts; what it does not serve is a row that says so."""
+        try:
+            peer = kvtc.Kvtc(self.model, self.name, self.work)
+        except ValueError as error:
+            self.rows.append({"group": "kvtc", "name": "KVTC", "error": str(error)})
+            return
+        for number, nominal in enumerate(kvtc.NOMINAL):
+            self.add("kvtc", f"KVTC, {nominal:g}", lambda: peer.measure(self.judge, self.keys, self.values, number))
+
     def measure(self, groups):
         self.lossless()
         if "peers" in groups or "bare" in groups:
@@ -309,6 +322,8 @@ class Subject:
         if "peers" in groups:
             for name, recipe in PRESET_PEERS.items():
                 self.add("peers", name, lambda: self.packed(recipe, f"--queries={self.full}"))
+        if "kvtc" in groups:
+            self.kvtc_rows()
         if "profile" in groups or "presets" in groups:
             for preset, target in PRESETS.items():
                 self.add("profile", preset, lambda: self.packed(preset, profile=self.profile, embed=True),
@@ -343,7 +358,7 @@ def summarise(options, subjects):
     """For each goal: its must and aim, the ratio of each text, and what the lowest of them reaches."""
     goals = []
     goals_of = dict(GOALS)
-    for other, name in (("alone", "without prediction: "), ("every", "every=8: ")):
+    for other, name in (("alone", "without prediction: "), ("every", "every=8: "), ("kvtc", "KVTC: ")):
         goals_of |= {(other, kld, level): (name + title, {}) for (g, kld, level), (title, _) in GOALS.items() if g == "profile"}
     for (group, kld, level), (title, targets) in goals_of.items():
         if group not in options.rows:
@@ -380,7 +395,7 @@ def print_subject(options, model, text, subject):
           f"{options.n} tokens, K and V {subject.bits16} bytes; perplexity {perplexity}")
     table = [["row", "target", "predicted", "recall", "ratio", "embedded", "natural", "early", "middle", "worst",
               "p99.9", "max", "top-1 %"]]
-    order = ["profile", "alone", "every", "presets", "queries", "bare", "peers", "lossless"]
+    order = ["profile", "alone", "every", "presets", "queries", "bare", "peers", "kvtc", "lossless"]
     for row in sorted(subject.rows, key=lambda r: (order.index(r["group"]), r.get("ratio", 0))):
         if "error" in row:
             continue
@@ -439,7 +454,7 @@ def parse(arguments):
     parser.add_argument("-n", type=int, default=TARGET_TOKENS)
     parser.add_argument("--texts", default=",".join(TEXTS))
     parser.add_argument("--profile")
-    parser.add_argument("--rows", default=",".join(GROUPS))
+    parser.add_argument("--rows", default=",".join(group for group in GROUPS if group not in ASKED_FOR))
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tools", default=TOP)
     parser.add_argument("--work", default=os.path.join(TOP, "build/quality"))

@@ -14,5 +14,5 @@ for option; do
     case $option in --model=gemma | gemma) gemma=gemma ;; esac
 done
 python=$(sh "$here/torch.sh" $gemma) || exit 2
-"$python" -m doctest "$here/table.py" || exit 2
+"$python" -m doctest "$here/table.py" "$here/kvtc.py" || exit 2
 exec "$python" "$here/table.py" --tools="$tools" "$@"
