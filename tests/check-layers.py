@@ -114,8 +114,8 @@ BUDGET = {
     # how one fits; targets that make no sense
     "formats/api": 6670,
     # checks of arguments; tiers, checks and moves of objects, which were in kvc-store; profiles that a store learns, and that
-    # its recipes share
-    "formats/store": 5420,
+    # its recipes share; links by which open handles find what was moved
+    "formats/store": 5570,
     "formats/store/tier": 760,  # memory of objects, which is kept
     "formats/store/backends": 9050,  # what doctor and stat asked of directories; lives and pins of what is put again, and of named caches
     "cli": 5790,  # packing with a base; when kvc-pack learns a profile, and how profiles are kept

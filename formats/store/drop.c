@@ -26,6 +26,7 @@ static int64_t drop_all(struct kvc_store_namespace *ns, struct kvc_error *e) {
 int64_t kvc_store_drop(struct kvc_store_namespace *ns, struct kvc_error *e) {
     if (KVC_NULL(e, ns)) return -1;
     /* first where caches wait to be packed: a cache that is packed meanwhile is among the rest */
+    kvc_learnt_catch_up(ns);
     const int64_t own = drop_all(ns, e);
     struct kvc_store_namespace *packed = own < 0 ? NULL : kvc_learnt_namespace(ns);
     const int64_t n = packed ? drop_all(packed, e) : 0;
@@ -223,6 +224,7 @@ int kvc_store_drop_tokens(struct kvc_store_namespace *ns, const int32_t *tokens,
     struct kvc_store_dropped own = {.size = sizeof own};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_drop_options", e)) return -1;
     struct prompt p = {.ns = ns, .options = o, .tokens = tokens, .n = n};
+    kvc_learnt_catch_up(ns);
     int status = drop_tokens_in(&p, &own, e); /* first, as in kvc_store_drop() */
     struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
     p = (struct prompt){.ns = packed, .options = o, .tokens = tokens, .n = n};

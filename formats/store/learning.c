@@ -64,60 +64,21 @@ void kvc_learn_refused(struct kvc_store_namespace *ns) {
     kvc_count(ns->store, KVC_COUNT_NOT_LEARNT, 1);
 }
 
-/* --- what the store says --- */
-
-/* Reads which profile was learnt from the namespace of a hash. -1: the store does not say it. */
-static int find_learnt(struct kvc_store *s, const uint8_t from[KVC_KEY_BYTES],
-                       uint8_t sha256[KVC_KEY_BYTES]) {
-    const struct kvc_object o = kvc_learnt_object(from);
-    size_t size = 0;
-    struct kvc_bytes *bytes = kvc_store_read_object(s, &o, &size, NULL);
-    const int status = bytes ? kvc_learnt_read(bytes->data, size, sha256, NULL) : -1;
-    kvc_bytes_release(bytes);
-    return status;
-}
-
-/* Opens the profile of a hash, of the store or of the folders of profiles; *p NULL for none at all.
- * -1: it cannot be had. */
-static int open_learnt(struct kvc_store *s, const uint8_t sha256[KVC_KEY_BYTES],
-                       struct kvc_profile **p) {
-    *p = NULL;
-    if (kvc_learnt_is_none(sha256)) return 0;
-    *p = kvc_store_profile(s, sha256, NULL);
-    if (!*p) *p = kvc_shared_profile_find(sha256, "", NULL);
-    return *p ? 0 : -1;
-}
-
 /* --- taking a profile --- */
-
-/* Returns 1 if caches packed with the profile are in another namespace: in the same they are where
- * it only chooses steps. */
-static int is_apart(const struct kvc_store_namespace *ns,
-                    const struct kvc_store_namespace *packed) {
-    return packed->packs_with && memcmp(packed->hash, ns->hash, sizeof ns->hash) != 0;
-}
 
 /* Packs with a profile, which it takes over, from now on; NULL: without one. */
 static void use_profile(struct kvc_store_namespace *ns, const struct kvc_file *f,
                         struct kvc_profile *p) {
-    struct kvc_learn *x = ns->learn;
-    struct kvc_store_namespace *none = NULL, *packed = kvc_namespace_packed(ns, f, p, NULL);
-    if (!packed) return;
-    if (!atomic_compare_exchange_strong(&x->packed, &none, packed)) {
-        kvc_store_namespace_close(packed); /* another thread was faster */
-        return;
-    }
-    if (!is_apart(ns, packed)) atomic_store(&x->has_unpacked, 0);
-    pthread_mutex_lock(&x->lock);
-    x->has_run = 0; /* what this process put before is to be moved */
-    pthread_mutex_unlock(&x->lock);
+    struct kvc_store_namespace *packed = kvc_namespace_packed(ns, f, p, NULL);
+    if (packed) kvc_learnt_publish(ns, packed);
 }
 
 /* Returns 1 if the store says that something was learnt, which is used then. */
 static int use_learnt(struct kvc_store_namespace *ns, const struct kvc_file *f) {
     uint8_t sha256[KVC_KEY_BYTES];
     struct kvc_profile *p;
-    if (find_learnt(ns->store, ns->hash, sha256) || open_learnt(ns->store, sha256, &p)) return 0;
+    if (kvc_learnt_find(ns->store, ns->hash, sha256) || kvc_learnt_open(ns->store, sha256, &p))
+        return 0;
     use_profile(ns, f, p);
     return 1;
 }
@@ -146,7 +107,7 @@ static int has_gradients(const struct kvc_profile *p) {
 static struct kvc_profile *open_shared(struct kvc_store *s, const uint8_t model[KVC_KEY_BYTES]) {
     uint8_t sha256[KVC_KEY_BYTES];
     struct kvc_profile *p = NULL;
-    return find_learnt(s, model, sha256) || open_learnt(s, sha256, &p) ? NULL : p;
+    return kvc_learnt_find(s, model, sha256) || kvc_learnt_open(s, sha256, &p) ? NULL : p;
 }
 
 /* Has other recipes find a profile, unless they find one that is as good. */
@@ -621,7 +582,7 @@ static void look(struct learning *l) {
         l->model = kvc_shared_model_open(x->model, 0, NULL);
     if (!atomic_load(&x->packed)) learn(l);
     packed = kvc_learnt_namespace(l->ns);
-    if (packed && is_apart(l->ns, packed)) move_caches(l, packed);
+    if (packed && kvc_learnt_is_apart(l->ns, packed)) move_caches(l, packed);
     kvc_store_namespace_close(packed);
 }
 
@@ -655,15 +616,6 @@ static void run(struct kvc_task *task) {
     kvc_store_namespace_close(ns);
 }
 
-/* Returns the thread of learning, which is started once it is needed. */
-static struct kvc_workers *learner_of(struct kvc_store *s) {
-    pthread_mutex_lock(&s->lock);
-    if (!s->learner) s->learner = kvc_workers_new(1, NULL);
-    struct kvc_workers *w = s->learner;
-    pthread_mutex_unlock(&s->lock);
-    return w;
-}
-
 /* Notes that tokens were put. Returns 1 if the store is to be looked at now. */
 static int is_due(struct kvc_learn *x, uint64_t tokens) {
     pthread_mutex_lock(&x->lock);
@@ -684,7 +636,7 @@ void kvc_learn_note(struct kvc_store_namespace *ns, uint64_t tokens, int in_a_hu
     struct kvc_store *s = ns->store;
     if (!ns->learn || s->closing || !is_due(ns->learn, tokens)) return;
     struct learning *l = calloc(1, sizeof *l);
-    struct kvc_workers *w = l ? learner_of(s) : NULL;
+    struct kvc_workers *w = l ? kvc_learner_of(s) : NULL;
     if (!w || kvc_queue_add(s, 0)) { /* the next put tries again */
         pthread_mutex_lock(&ns->learn->lock);
         ns->learn->runs = 0;

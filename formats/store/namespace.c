@@ -137,6 +137,16 @@ struct kvc_store_namespace *kvc_namespace_open(struct kvc_store *s, const struct
     return NULL;
 }
 
+/* Makes an empty namespace that of a profile, which it takes over, that was learnt from another. */
+static void take_learnt(struct kvc_store_namespace *packed, const struct kvc_store_namespace *from,
+                        struct kvc_profile *p) {
+    packed->packs_with = p;
+    packed->has_tenant = from->has_tenant;
+    memcpy(packed->tenant, from->tenant, sizeof packed->tenant);
+    packed->is_learnt = 1;
+    memcpy(packed->learnt_from, from->hash, sizeof packed->learnt_from);
+}
+
 struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespace *ns,
                                                  const struct kvc_file *f, struct kvc_profile *p,
                                                  struct kvc_error *e) {
@@ -147,17 +157,21 @@ struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespac
         kvc_shared_profile_close(p);
         return NULL;
     }
-    packed->packs_with = p;
-    packed->has_tenant = ns->has_tenant;
-    memcpy(packed->tenant, ns->tenant, sizeof packed->tenant);
-    packed->is_learnt = 1;
-    memcpy(packed->learnt_from, ns->hash, sizeof packed->learnt_from);
+    take_learnt(packed, ns, p);
     if (!describe(packed, f, &o, e)) return packed;
     kvc_store_namespace_close(packed);
     return NULL;
 }
 
 /* --- namespaces that are in the store --- */
+
+/* Names the object of the facts of a namespace. */
+static struct kvc_object facts_object(const struct kvc_store_namespace *ns) {
+    struct kvc_object o = {.kind = KVC_OBJECT_NAMESPACE};
+    memcpy(o.ns, ns->hash, sizeof o.ns);
+    memcpy(o.key, ns->hash, sizeof o.key);
+    return o;
+}
 
 struct search {
     const char *name;
@@ -262,19 +276,28 @@ kvc_store_namespace_named(struct kvc_store *s, const char *name,
     return NULL;
 }
 
+struct kvc_store_namespace *kvc_namespace_linked(const struct kvc_store_namespace *ns,
+                                                 const uint8_t hash[KVC_KEY_BYTES],
+                                                 struct kvc_profile *p, struct kvc_error *e) {
+    struct kvc_store_namespace *packed = empty_namespace(ns->store, e);
+    if (!packed) {
+        kvc_shared_profile_close(p);
+        return NULL;
+    }
+    take_learnt(packed, ns, p);
+    memcpy(packed->hash, hash, sizeof packed->hash);
+    kvc_hex(packed->hash, sizeof packed->hash, packed->name);
+    const struct kvc_object facts = facts_object(packed);
+    if (!read_facts(packed, &facts, e) && !settle_recipe(packed, NULL, e)) return packed;
+    kvc_store_namespace_close(packed);
+    return NULL;
+}
+
 /* --- what a namespace needs in the store --- */
 
 static struct kvc_object profile_object(const uint8_t *sha256) {
     struct kvc_object o = {.kind = KVC_OBJECT_PROFILE};
     memcpy(o.key, sha256, sizeof o.key);
-    return o;
-}
-
-/* Names the object of the facts of a namespace. */
-static struct kvc_object facts_object(const struct kvc_store_namespace *ns) {
-    struct kvc_object o = {.kind = KVC_OBJECT_NAMESPACE};
-    memcpy(o.ns, ns->hash, sizeof o.ns);
-    memcpy(o.key, ns->hash, sizeof o.key);
     return o;
 }
 
@@ -365,6 +388,18 @@ static int put_learnt(struct kvc_store *s, unsigned first, unsigned end,
     return put_object(s, first, end, &o, text, kvc_learnt_text(info.sha256, text), over, e);
 }
 
+/* Writes into the namespace that a profile was learnt from which namespace is packed with it. */
+static int put_link(const struct kvc_store_namespace *packed, unsigned first, unsigned end,
+                    enum overwriting over, struct kvc_error *e) {
+    struct kvc_object o = kvc_learnt_object(packed->learnt_from);
+    char text[KVC_LEARNT_TEXT];
+    if (!packed->packs_with || memcmp(packed->hash, packed->learnt_from, sizeof packed->hash) == 0)
+        return 0;
+    memcpy(o.key, packed->hash, sizeof o.key);
+    const size_t size = kvc_learnt_text(profile_info(packed->packs_with).sha256, text);
+    return put_object(packed->store, first, end, &o, text, size, over, e);
+}
+
 int kvc_store_put_learnt(struct kvc_store *s, const uint8_t from[KVC_KEY_BYTES],
                          const struct kvc_profile *p, int replace, struct kvc_error *e) {
     if (p && put_profile(s, 0, s->n_tiers, p, WHERE_DAMAGED, e)) return -1;
@@ -378,7 +413,9 @@ static int put_facts(struct kvc_store_namespace *ns, unsigned first, unsigned en
     const struct kvc_object o = facts_object(ns);
     const struct kvc_profile *p = ns->packs_with;
     if (p && put_profile(s, first, end, p, over, e)) return -1;
-    if (ns->is_learnt && put_learnt(s, first, end, ns->learnt_from, p, over, e)) return -1;
+    if (ns->is_learnt && (put_learnt(s, first, end, ns->learnt_from, p, over, e) ||
+                          put_link(ns, first, end, over, e)))
+        return -1;
     return put_object(s, first, end, &o, ns->facts, strlen(ns->facts), over, e);
 }
 

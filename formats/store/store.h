@@ -12,10 +12,11 @@ struct kvc_learn {
     char *model; /* path of weights; NULL: none */
     /* the namespace of recipe and profile; NULL: nothing was learnt yet. Is set once. */
     _Atomic(struct kvc_store_namespace *) packed;
-    atomic_int has_unpacked; /* this one may have caches, although there is `packed` */
-    pthread_mutex_t lock;    /* of what follows */
-    uint64_t fresh, every;   /* tokens that were put since the last look, and after which to look */
-    int runs, has_run;       /* a task looks, or will; has looked */
+    atomic_int has_unpacked;  /* this one may have caches, although there is `packed` */
+    _Atomic kvc_instant seen; /* when it was last looked whether another process learnt */
+    pthread_mutex_t lock;     /* of what follows */
+    uint64_t fresh, every; /* tokens that were put since the last look, and after which to look */
+    int runs, has_run;     /* a task looks, or will; has looked */
 };
 
 struct kvc_store_namespace {
@@ -85,6 +86,11 @@ struct kvc_store_namespace *kvc_namespace_open(struct kvc_store *s, const struct
 struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespace *ns,
                                                  const struct kvc_file *f, struct kvc_profile *p,
                                                  struct kvc_error *e);
+/* Opens the namespace of a hash, which is packed with a profile, taken over, that was learnt from
+ * another one. */
+struct kvc_store_namespace *kvc_namespace_linked(const struct kvc_store_namespace *ns,
+                                                 const uint8_t hash[KVC_KEY_BYTES],
+                                                 struct kvc_profile *p, struct kvc_error *e);
 /* Stores what the namespace needs to be read by others: its facts and its profile. Does it once. */
 int kvc_namespace_store(struct kvc_store_namespace *ns, struct kvc_error *e);
 /* Puts the same to one tier once more, which may have evicted it, and so touches it. */
@@ -147,7 +153,7 @@ int kvc_store_put_learnt(struct kvc_store *s, const uint8_t from[KVC_KEY_BYTES],
 struct kvc_profile *kvc_store_profile(struct kvc_store *s, const uint8_t *sha256,
                                       struct kvc_error *e);
 
-/* --- what was learnt (learnt.c), and learning (learning.c) --- */
+/* --- what was learnt (learnt.c, catch_up.c), and learning (learning.c) --- */
 
 /* Names the object that tells which profile was learnt from the namespace of a hash; reads and
  * writes its text, whose length is returned. A profile of which all bytes are 0 is none. */
@@ -157,6 +163,25 @@ int kvc_learnt_read(const void *data, size_t size, uint8_t sha256[KVC_KEY_BYTES]
                     struct kvc_error *e);
 enum { KVC_LEARNT_TEXT = 96 };
 size_t kvc_learnt_text(const uint8_t sha256[KVC_KEY_BYTES], char text[KVC_LEARNT_TEXT]);
+/* Reads which profile was learnt from the namespace of a hash. -1: the store does not say it. */
+int kvc_learnt_find(struct kvc_store *s, const uint8_t from[KVC_KEY_BYTES],
+                    uint8_t sha256[KVC_KEY_BYTES]);
+/* Opens the profile of a hash, of the store or of the folders of profiles; *p NULL for none at all.
+ * -1: it cannot be had. */
+int kvc_learnt_open(struct kvc_store *s, const uint8_t sha256[KVC_KEY_BYTES],
+                    struct kvc_profile **p);
+/* Returns 1 if caches packed with the profile are in another namespace: in the same they are where
+ * it only chooses steps. */
+int kvc_learnt_is_apart(const struct kvc_store_namespace *ns,
+                        const struct kvc_store_namespace *packed);
+/* Has a namespace pack into another one, which it takes over, from now on. */
+void kvc_learnt_publish(struct kvc_store_namespace *ns, struct kvc_store_namespace *packed);
+/* Looks whether another process had the store learn since the namespace was opened, and moved what
+ * was there; `later` in the background, and not often. */
+void kvc_learnt_catch_up(struct kvc_store_namespace *ns);
+void kvc_learnt_catch_up_later(struct kvc_store_namespace *ns);
+/* Returns the thread of learning, which is started once it is needed. */
+struct kvc_workers *kvc_learner_of(struct kvc_store *s);
 
 /* Returns the namespace of the profile that was learnt if there is one, and else ns; it lives as
  * long as ns. */
@@ -166,10 +191,10 @@ kvc_learnt_or_own(const struct kvc_store_namespace *ns) {
     return packed ? packed : ns;
 }
 /* Returns the namespace of the profile, for the caller to close; NULL: there is none. */
-static inline struct kvc_store_namespace *
-kvc_learnt_namespace(const struct kvc_store_namespace *ns) {
+static inline struct kvc_store_namespace *kvc_learnt_namespace(struct kvc_store_namespace *ns) {
     struct kvc_store_namespace *packed = ns->learn ? atomic_load(&ns->learn->packed) : NULL;
     if (packed) kvc_namespace_hold(packed);
+    else if (ns->learn) kvc_learnt_catch_up_later(ns);
     return packed;
 }
 /* Returns 1 if a namespace that learns may have caches, beside those of the profile. */

@@ -255,6 +255,7 @@ int kvc_store_drop_names(struct kvc_store_namespace *ns, const struct kvc_store_
                          size_t n, struct kvc_error *e) {
     if (KVC_NULL(e, ns)) return -1;
     if (n && KVC_NULL(e, names)) return -1;
+    kvc_learnt_catch_up(ns);
     int status = drop_names_in(ns, names, n, e); /* first, as in kvc_store_drop() */
     struct kvc_store_namespace *packed = kvc_learnt_namespace(ns);
     if (packed && !status) status = drop_names_in(packed, names, n, e);

@@ -143,6 +143,46 @@ static void two_handles(void **state) {
     for (unsigned i = 0; i < CACHES; i++) unmake(x[i]);
 }
 
+static uint64_t tokens_found(struct kvc_store_namespace *ns, const struct made *x) {
+    struct kvc_store_hit *hit = find_n(ns, x->ids, TOKENS);
+    const uint64_t n = found_of(hit);
+    kvc_store_hit_free(hit);
+    return n;
+}
+
+/* A handle that only reads, open since before, finds what another process had moved; one that only
+ * drops removes it. */
+static void open_before(void **state) {
+    (void)state;
+    struct kvc_store *s = open_store("before", ""), *reader = open_store("before", ""),
+                     *dropper = open_store("before", "");
+    struct made *x[CACHES];
+    for (unsigned i = 0; i < CACHES; i++) x[i] = make_text(i + 1);
+    struct kvc_store_namespace *ns = open_learning(s, x[0]), *reads = open_learning(reader, x[0]),
+                               *drops = open_learning(dropper, x[0]);
+    put(ns, x[0]);
+    assert_int_equal(tokens_found(reads, x[0]), TOKENS);
+    for (unsigned i = 1; i < CACHES; i++) put(ns, x[i]);
+    assert_int_equal(kvc_store_flush(s, 0), 0);
+    assert_int_equal(kvc_store_counter(s, "learnt_profiles"), 1);
+    for (unsigned wait = 0; wait < 300 && tokens_found(reads, x[1]) < TOKENS; wait++)
+        usleep(100000);
+    for (unsigned i = 0; i < CACHES; i++) assert_int_equal(tokens_found(reads, x[i]), TOKENS);
+    assert_string_equal(kvc_store_namespace_name(reads), kvc_store_namespace_name(ns));
+    struct kvc_store_dropped dropped = {.size = sizeof dropped};
+    assert_int_equal(kvc_store_drop_tokens(drops, x[2]->ids, TOKENS, NULL, &dropped, NULL), 0);
+    assert_int_equal(dropped.removed, TOKENS / CHUNK);
+    assert_int_equal(tokens_found(reads, x[2]), 0);
+    /* it puts as the others do */
+    put(reads, x[2]);
+    assert_int_equal(kvc_store_flush(reader, 0), 0);
+    assert_int_equal(tokens_found(ns, x[2]), TOKENS);
+    kvc_store_namespace_close(ns), kvc_store_namespace_close(reads);
+    kvc_store_namespace_close(drops);
+    kvc_store_close(s), kvc_store_close(reader), kvc_store_close(dropper);
+    for (unsigned i = 0; i < CACHES; i++) unmake(x[i]);
+}
+
 /* A store of which a chunk is cut short learns from the others. */
 static int cut_short(const char *path, const struct stat *st, int kind, struct FTW *at) {
     (void)at;
@@ -198,7 +238,7 @@ static void text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(named_caches),
-                                       cmocka_unit_test(two_handles), cmocka_unit_test(damaged),
-                                       cmocka_unit_test(text)};
+                                       cmocka_unit_test(two_handles), cmocka_unit_test(open_before),
+                                       cmocka_unit_test(damaged), cmocka_unit_test(text)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
