@@ -25,6 +25,7 @@ struct kvc_file {
      * is none, or the handle has not all rows */
     const struct kvc_cache *rest;
     int is_part; /* 1: of its source's rows, so that it has no bytes of the source */
+    int is_told; /* 1: who opened it said what the source does not, or says otherwise */
     /* checks the rest of a handle whose rows were checked as they were loaded; NULL: all is checked
      * the usual way */
     int (*check)(const struct kvc_file *f, unsigned threads, struct kvc_error *e);

@@ -159,6 +159,7 @@ static int fill(struct kvc_file *f, const struct source *s, struct kvc_file_open
     if (by->how.model && *by->how.model->path && !(f->model = strdup(by->how.model->path)))
         return kvc_fail_memory(e, "a name");
     f->cache = f->opened.cache;
+    f->is_told = (o->set && *o->set) || (o->facts && *o->facts) || o->n_token_ids;
     f->name = f->opened.input.name;
     if (*f->opened.note && o->note) o->note(o->note_state, KVC_NOTE_MODEL, f->name, f->opened.note);
     if (o->n_token_ids && kvc_cache_give_tokens(f->opened.cache, o->token_ids, o->n_token_ids, e))

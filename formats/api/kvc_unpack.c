@@ -41,8 +41,10 @@ static void choose_nearest(struct unpacking *u, const char *format) {
     const struct kvc_format *source = kvc_format_of_source(c), *given = u->to;
     const int is_written = given && given == source && !c->n_members;
     const int same = !given || (is_written && (!given->is_default || given->is_default(c)));
-    const int changes = u->f->is_part || u->o.blocks || u->o.pairing || (u->o.set && *u->o.set) ||
-                        (format && strchr(format, ':'));
+    /* what was said of the file is to stand in the one that was asked for by name */
+    const int told = given && (u->f->of ? u->f->of->is_told : u->f->is_told);
+    const int changes = told || u->f->is_part || u->o.blocks || u->o.pairing ||
+                        (u->o.set && *u->o.set) || (format && strchr(format, ':'));
     u->to = given ? given : source;
     if (!same || changes) return;
     if (c->n_extents) u->to = NULL;
