@@ -193,9 +193,10 @@ static int see_namespace(void *state, const struct kvc_object *o, uint64_t size,
 
 struct kvc_bytes *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o,
                                         size_t *size, struct kvc_error *e) {
+    const kvc_instant deadline = kvc_after(s->options.load_timeout_us); /* a load may wait for it */
     for (unsigned i = 0; i < s->n_tiers; i++) {
         struct kvc_error why;
-        struct kvc_bytes *bytes = kvc_store_read_tier(s, i, o, kvc_now() + KVC_OBJECT_TIME, &why);
+        struct kvc_bytes *bytes = kvc_store_read_tier(s, i, o, deadline, &why);
         if (!bytes && !why.code) kvc_fail(e, KVC_ERR_IO, "the store has no object of this name");
         else if (!bytes && e) *e = why;
         if (!bytes) continue;
