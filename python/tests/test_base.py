@@ -72,8 +72,10 @@ class TestBase(Case):
             store: ClassVar[str] = "where"
             deadline: float = 1.0
             seconds: int = 3
+            chunk: "Optional[int]" = None
 
-        o = Own.take({"where": "dir:x", "deadline": "2.5", "threads": 2.0, "seconds": None}, "the file")
+        o = Own.take({"where": "dir:x", "deadline": "2.5", "threads": 2.0, "seconds": None, "chunk": "256"}, "the file")
+        self.assertEqual(o.chunk, 256)
         self.assertEqual((o.levels, o.deadline, o.threads, o.seconds, o.recipe), ("dir:x", 2.5, 2, None, "fast"))
         for given, words in (({"where": "x", "levels": "y"}, "the file has unknown options: levels; kvc's are where, recipe"),
                              ({"recipe": "fast"}, "the file lacks 'where'"), ({"where": ""}, "lacks 'where'"),

@@ -69,7 +69,7 @@ class Options:
         if unknown or not given.get(cls.store):
             wrong = f"has unknown options: {', '.join(unknown)}" if unknown else f"lacks '{cls.store}'"
             raise Error(Code.USAGE, f"{where} {wrong}; kvc's are {', '.join(known)}")
-        return cls(**{known[name].name: _number(name, value, type(known[name].default))
+        return cls(**{known[name].name: _number(name, value, getattr(known[name].type, "__name__", str(known[name].type)))
                       for name, value in given.items()})
 
     def open_store(self) -> Store:
@@ -77,9 +77,13 @@ class Options:
                      load_timeout=self.load_deadline, key_file=self.key_file)
 
 
-def _number(name: str, value: Any, kind: type) -> Any:
-    """Returns the value of an option, as a number of a kind if its default is one."""
-    if kind not in (int, float) or value is None:
+_KINDS = {"int": int, "Optional[int]": int, "float": float, "Optional[float]": float}
+
+
+def _number(name: str, value: Any, annotation: str) -> Any:
+    """Returns the value of an option, as a number if it is annotated as one."""
+    kind = _KINDS.get(annotation)
+    if kind is None or value is None:
         return value
     try:
         return kind(value)
