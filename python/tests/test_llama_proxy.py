@@ -113,8 +113,9 @@ class TestHits(ProxyCase):
         self.stored()
         used = [body["id_slot"] for body in self.server.bodies[-2:]]
         self.assertEqual(sorted(used), [0, 1])
-        self.assertEqual([self.ask(LONG + "x").slot, self.ask(OTHER + "x").slot], [600, 600])
-        self.stored()
+        for text in (LONG, OTHER):  # one after the other, saved too: which slot was used first depends on both
+            self.assertEqual(self.ask(text + "x").slot, 600)
+            self.stored()
         self.assertEqual([body["id_slot"] for body in self.server.bodies[-2:]], used)
         self.ask("y" * 300)
         self.stored()
