@@ -394,17 +394,30 @@ int kvc_file_pack_by(const struct kvc_file *f, const struct kvc_write_options *o
     return status ? kvc_error_prefix(e, f->name) : 0;
 }
 
-static int write_buffer(void *state, const void *data, size_t n) {
-    struct kvc_sink *sink = state;
-    return kvc_sink_write(sink, data, n, NULL);
+/* Where a container is written to, and why that failed. */
+struct output {
+    struct kvc_sink sink;
+    struct kvc_error why;
+};
+
+static int write_output(void *state, const void *data, size_t n) {
+    struct output *o = state;
+    return kvc_sink_write(&o->sink, data, n, &o->why);
+}
+
+static int pack_to(const struct kvc_file *f, const struct kvc_write_options *options,
+                   struct kvc_sink sink, struct kvc_error *e) {
+    struct output o = {.sink = sink, .why = {.code = KVC_OK}};
+    const int status = kvc_file_pack(f, options, write_output, &o, e);
+    if (status && o.why.code && e) *e = o.why;
+    return status;
 }
 
 int kvc_file_pack_memory(const struct kvc_file *f, const struct kvc_write_options *options,
                          void **data, size_t *size, struct kvc_error *e) {
     if (KVC_NULL(e, f, data, size)) return -1;
     struct kvc_buffer buffer = {0};
-    struct kvc_sink sink = kvc_sink_output(&buffer);
-    const int status = kvc_file_pack(f, options, write_buffer, &sink, e);
+    const int status = pack_to(f, options, kvc_sink_output(&buffer), e);
     if (status) free(buffer.data);
     *data = status ? NULL : buffer.data;
     *size = status ? 0 : buffer.n;
@@ -414,6 +427,5 @@ int kvc_file_pack_memory(const struct kvc_file *f, const struct kvc_write_option
 int kvc_file_pack_fd(const struct kvc_file *f, const struct kvc_write_options *options, int fd,
                      struct kvc_error *e) {
     if (KVC_NULL(e, f)) return -1;
-    struct kvc_sink sink = kvc_sink_fd(&fd);
-    return kvc_file_pack(f, options, write_buffer, &sink, e);
+    return pack_to(f, options, kvc_sink_fd(&fd), e);
 }

@@ -1,5 +1,6 @@
 """What makes no sense is refused, with a message that says what to do, and nothing is written."""
 
+import ctypes
 import os
 import re
 import unittest
@@ -66,6 +67,13 @@ class TestArrays(CheckCase):
         for name in ("target_kld", "target_ratio", "max_output_error", "max_logit_error"):
             for value in (-1, float("nan"), float("inf")):
                 self.fails(USAGE, "is not a number of 0 or more", kvc.pack, cache(), recipe="kivi4", **{name: value})
+
+    def test_full_disk(self):
+        full = os.open("/dev/full", os.O_WRONLY)
+        self.addCleanup(os.close, full)
+        options, kept = kvc.options.pack_options(recipe="store")
+        with kvc.open_arrays(cache()) as f, self.assertRaisesRegex(OSError, "No space left on device"):
+            kvc._lib.call(kvc._lib.kvc.kvc_file_pack_fd, f.pointer, ctypes.byref(options), full)
 
     def test_no_file(self):
         fifo = self.path("fifo")
