@@ -102,12 +102,16 @@ static void run_catching_up(struct kvc_task *task) {
     kvc_store_namespace_close(ns);
 }
 
-struct kvc_workers *kvc_learner_of(struct kvc_store *s) {
+int kvc_learner_start(struct kvc_store_namespace *ns, struct kvc_task *task) {
+    struct kvc_store *s = ns->store;
     pthread_mutex_lock(&s->lock);
     if (!s->learner) s->learner = kvc_workers_new(1, NULL);
     struct kvc_workers *w = s->learner;
     pthread_mutex_unlock(&s->lock);
-    return w;
+    if (!w || kvc_queue_add(s, 0)) return -1;
+    kvc_namespace_hold(ns);
+    kvc_workers_add(w, task);
+    return 0;
 }
 
 enum { NEAR = 1000000, FAR = 10000000 }; /* microseconds from one look to the next, by the tier */
@@ -121,13 +125,6 @@ void kvc_learnt_catch_up_later(struct kvc_store_namespace *ns) {
         !atomic_compare_exchange_strong(&ns->learn->seen, &before, now))
         return;
     struct catching_up *c = calloc(1, sizeof *c);
-    struct kvc_workers *w = c ? kvc_learner_of(s) : NULL;
-    if (!w || kvc_queue_add(s, 0)) {
-        free(c);
-        return;
-    }
-    c->task.run = run_catching_up;
-    c->ns = ns;
-    kvc_namespace_hold(ns);
-    kvc_workers_add(w, &c->task);
+    if (c) *c = (struct catching_up){.task.run = run_catching_up, .ns = ns};
+    if (c && kvc_learner_start(ns, &c->task)) free(c);
 }

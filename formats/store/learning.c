@@ -125,12 +125,10 @@ static void share(const struct kvc_store_namespace *ns, const struct kvc_file *f
  * process had it name meanwhile. */
 static void adopt(struct kvc_store_namespace *ns, const struct kvc_file *f, struct kvc_profile *p) {
     struct kvc_store *s = ns->store;
-    int status = kvc_store_put_learnt(s, ns->hash, p, 0, NULL);
-    if (!status && !use_learnt(ns, f)) { /* it names one that is nowhere to be had */
-        status = kvc_store_put_learnt(s, ns->hash, p, 1, NULL);
-        if (!status) use_learnt(ns, f);
-    }
-    if (!status) share(ns, f, p);
+    /* replaces what names one that is nowhere to be had */
+    if (!kvc_store_put_learnt(s, ns->hash, p, 0, NULL) && !use_learnt(ns, f) &&
+        !kvc_store_put_learnt(s, ns->hash, p, 1, NULL))
+        use_learnt(ns, f);
     kvc_shared_profile_close(p);
 }
 
@@ -156,6 +154,7 @@ void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, in
     if (!x || atomic_load(&x->packed) || !ns->store->io || use_learnt(ns, f) || !puts) return;
     const struct kvc_write_options how = {.size = sizeof how, .threads = 1, .recipe = ns->asked};
     struct kvc_profile *p = kvc_shared_profile_choose(f, &how, NULL);
+    share(ns, f, p);
     if (p) adopt(ns, f, p);
 }
 
@@ -418,6 +417,7 @@ static void learn(struct learning *l) {
     struct kvc_profile *p = learn_without(l, &own, test, &why);
     const int passing = why.code == KVC_ERR_MEMORY || why.code == KVC_ERR_IO;
     kvc_count(ns->store, p ? KVC_COUNT_LEARNT : KVC_COUNT_NOT_LEARNT, 1);
+    share(ns, test, p);
     if (p || !passing) adopt(ns, test, p);
     kvc_file_close(test);
 }
@@ -636,17 +636,10 @@ void kvc_learn_note(struct kvc_store_namespace *ns, uint64_t tokens, int in_a_hu
     struct kvc_store *s = ns->store;
     if (!ns->learn || s->closing || !is_due(ns->learn, tokens)) return;
     struct learning *l = calloc(1, sizeof *l);
-    struct kvc_workers *w = l ? kvc_learner_of(s) : NULL;
-    if (!w || kvc_queue_add(s, 0)) { /* the next put tries again */
-        pthread_mutex_lock(&ns->learn->lock);
-        ns->learn->runs = 0;
-        pthread_mutex_unlock(&ns->learn->lock);
-        free(l);
-        return;
-    }
-    l->task.run = run;
-    l->ns = ns;
-    l->in_a_hurry = in_a_hurry;
-    kvc_namespace_hold(ns);
-    kvc_workers_add(w, &l->task);
+    if (l) *l = (struct learning){.task.run = run, .ns = ns, .in_a_hurry = in_a_hurry};
+    if (l && !kvc_learner_start(ns, &l->task)) return;
+    pthread_mutex_lock(&ns->learn->lock);
+    ns->learn->runs = 0; /* the next put tries again */
+    pthread_mutex_unlock(&ns->learn->lock);
+    free(l);
 }

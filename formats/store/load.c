@@ -137,8 +137,7 @@ static int take_range(struct range *r, const struct kvc_store_hit *hit,
         return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
     r->cancelled = 0;
     r->began = kvc_now();
-    r->deadline = kvc_after(o->timeout_us ? o->timeout_us
-                                          : hit->ns->store->options.load_timeout_us);
+    r->deadline = kvc_load_until(hit->ns->store, o->timeout_us);
     r->first = (size_t)(o->first / chunk);
     r->end = (size_t)((end + chunk - 1) / chunk);
     if (r->first > r->end) r->first = r->end;

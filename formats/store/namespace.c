@@ -193,7 +193,7 @@ static int see_namespace(void *state, const struct kvc_object *o, uint64_t size,
 
 struct kvc_bytes *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o,
                                         size_t *size, struct kvc_error *e) {
-    const kvc_instant deadline = kvc_after(s->options.load_timeout_us); /* a load may wait for it */
+    const kvc_instant deadline = kvc_load_until(s, 0); /* a load may wait for it */
     for (unsigned i = 0; i < s->n_tiers; i++) {
         struct kvc_error why;
         struct kvc_bytes *bytes = kvc_store_read_tier(s, i, o, deadline, &why);

@@ -180,8 +180,9 @@ void kvc_learnt_publish(struct kvc_store_namespace *ns, struct kvc_store_namespa
  * was there; `later` in the background, and not often. */
 void kvc_learnt_catch_up(struct kvc_store_namespace *ns);
 void kvc_learnt_catch_up_later(struct kvc_store_namespace *ns);
-/* Returns the thread of learning, which is started once it is needed. */
-struct kvc_workers *kvc_learner_of(struct kvc_store *s);
+/* Has the thread of learning, which is started once it is needed, run a task that closes `ns` and
+ * leaves the queue at its end. -1: it cannot, now. */
+int kvc_learner_start(struct kvc_store_namespace *ns, struct kvc_task *task);
 
 /* Returns the namespace of the profile that was learnt if there is one, and else ns; it lives as
  * long as ns. */
@@ -256,6 +257,10 @@ struct kvc_store_hit {
 /* Returns the instant until which a tier may look; timeout_us 0: as the store's options say.
  */
 kvc_instant kvc_find_until(const struct kvc_store *s, unsigned tier, int64_t timeout_us);
+/* Until when a load may take; 0: as the store says. */
+static inline kvc_instant kvc_load_until(const struct kvc_store *s, int64_t timeout_us) {
+    return kvc_after(timeout_us ? timeout_us : s->options.load_timeout_us);
+}
 /* Writes which tiers its chunks come from. */
 void kvc_hit_list_tiers(struct kvc_store_hit *hit);
 

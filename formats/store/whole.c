@@ -74,8 +74,7 @@ static struct kvc_file *find_whole(struct kvc_store_namespace *ns, const int32_t
     struct kvc_object *object = NULL;
     uint8_t *key = NULL;
     struct kvc_file *f = NULL;
-    const kvc_instant read_until = kvc_after(o->timeout_us ? o->timeout_us
-                                                           : s->options.load_timeout_us);
+    const kvc_instant read_until = kvc_load_until(s, o->timeout_us);
     int status = kvc_namespace_keys(ns, tokens, n, o->extras, o->n_extras, &key, e);
     if (!status && !(object = calloc(keys, sizeof *object))) status = kvc_fail_memory(e, "keys");
     for (size_t i = 0; i < keys && !status; i++)
@@ -133,9 +132,7 @@ static struct kvc_file *read_named_in(struct kvc_store_namespace *ns,
     struct kvc_store *s = ns->store;
     struct kvc_object object;
     const struct kvc_chunk chunk = {.ns = ns, .name = name};
-    const kvc_instant began = kvc_now(),
-                      deadline = kvc_after(o->timeout_us ? o->timeout_us
-                                                         : s->options.load_timeout_us);
+    const kvc_instant began = kvc_now(), deadline = kvc_load_until(s, o->timeout_us);
     struct kvc_file *f = NULL;
     if (e) *e = (struct kvc_error){.code = KVC_OK};
     if (kvc_named_object(ns, name, &object, e)) return NULL;

@@ -191,25 +191,12 @@ static void forget_one(struct kvc_dir *d, const struct kvc_object *o) {
     if (d->index) kvc_dir_run(d, 1, INT64_MAX, forget, &own, NULL);
 }
 
-/* What a read knows of a named cache, which nobody asks for before it is read. */
-struct naming {
-    const struct kvc_object *o;
-    int dead; /* it is too old, or was evicted */
-};
-
-static int look_alive(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
-                      struct kvc_error *e) {
-    struct naming *x = state;
-    struct kvc_index_record r;
-    const int known = kvc_index_get(t, x->o->key, &r, e);
-    x->dead = known > 0 && !is_alive(&r, (int64_t)time(NULL), d->root.conf->max_age);
-    return known < 0 ? -1 : 0;
-}
-
-static int is_dead(struct kvc_dir *d, const struct kvc_object *o, kvc_instant deadline) {
-    struct naming x = {.o = o};
-    return o->kind == KVC_OBJECT_NAMED && d->index &&
-           !kvc_dir_run(d, 0, deadline, look_alive, &x, NULL) && x.dead;
+/* Returns 1 if an object may be read. Nobody asks for a named cache before it is read, so it may
+ * have lived its life, or been evicted; others were found. */
+static int may_read(struct kvc_dir *d, const struct kvc_object *o, kvc_instant deadline) {
+    uint64_t size;
+    struct finding f = {.o = o, .n = 1, .size = &size};
+    return o->kind != KVC_OBJECT_NAMED || !d->index || ask_index(d, &f, deadline, NULL) || f.found;
 }
 
 static int get(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
@@ -223,10 +210,10 @@ static int get(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_ins
             kvc_fail(e, KVC_ERR_IO, "%s: the deadline is over", d->root.path);
             return -1;
         }
-        const int dead = is_dead(d, &o[i], deadline);
-        void *data = dead ? NULL : read_object(d, &o[i], &size, &missing, &why);
+        const int gone = !may_read(d, &o[i], deadline);
+        void *data = gone ? NULL : read_object(d, &o[i], &size, &missing, &why);
         if (missing) forget_one(d, &o[i]);
-        missing |= dead;
+        missing |= gone;
         if (take(state, i, data, size, data || missing ? NULL : &why)) return 0;
         if (!data && !missing && why.severity == KVC_SEVERITY_RETRY) {
             if (e) *e = why;
