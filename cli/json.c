@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 /* The maximum depth, a bit for each open bracket. */
 #define MAX_DEPTH 63
@@ -93,7 +94,8 @@ void cli_json_f64(struct cli_json *j, const char *key, double value) {
     char text[32];
     cli_double_text(value, text);
     lead(j, key);
-    fprintf(j->out, isfinite(value) ? "%s" : "\"%s\"", text);
+    /* as an integer, -0 would lose its sign */
+    fprintf(j->out, isfinite(value) ? "%s%s" : "\"%s\"%s", text, strcmp(text, "-0") ? "" : ".0");
 }
 
 void cli_json_bool(struct cli_json *j, const char *key, int value) {

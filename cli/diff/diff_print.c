@@ -204,6 +204,7 @@ static void print_summary(const struct diff_comparison *d) {
     if (d->unequal)
         printf("; max-abs %.6g, rms %.6g, frobenius %.6g, cosine %.9f", x->max_abs, x->rms,
                x->frobenius, x->cosine);
+    if (x->nonfinite) printf(", %" PRIu64 " not finite", x->nonfinite);
     putchar('\n');
 }
 

@@ -4,6 +4,7 @@
 #include "cli/kld_text.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 static void tsv_measures(const struct kvc_attention_measures *a) {
@@ -17,9 +18,14 @@ static void tsv_measures(const struct kvc_attention_measures *a) {
     putchar('\n');
 }
 
+/* Takes the sign of what is not a number, which arithmetic gives it or not. */
+static double unsigned_nan(double v) {
+    return isnan(v) ? (double)NAN : v;
+}
+
 static void text_measures(const struct kvc_attention_measures *a) {
-    printf(" %10" PRIu64 " %12.6g %12.6g %12.6g %12.6g\n", a->queries, a->logit_rms, a->kl,
-           a->output_median, a->output_p99);
+    printf(" %10" PRIu64 " %12.6g %12.6g %12.6g %12.6g\n", a->queries, unsigned_nan(a->logit_rms),
+           unsigned_nan(a->kl), unsigned_nan(a->output_median), unsigned_nan(a->output_p99));
 }
 
 static void say_kl(double kl) {

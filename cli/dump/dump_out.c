@@ -407,7 +407,8 @@ void dump_floats(struct dump_out *o, const float *v, uint64_t n) {
         } else {
             /* cli_json_f64() would print more digits than a float has. */
             int is_number = text[0] == '-' ? text[1] != 'I' : text[0] != 'N' && text[0] != 'I';
-            fprintf(o->out, is_number ? "%s%s" : "%s\"%s\"", i ? ", " : "", text);
+            fprintf(o->out, is_number ? "%s%s%s" : "%s\"%s\"%s", i ? ", " : "", text,
+                    strcmp(text, "-0") ? "" : ".0");
             o->report.json.first = 0;
         }
     }

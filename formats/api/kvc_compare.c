@@ -179,6 +179,7 @@ static int add_attention(struct kvc_comparing *c, struct kvc_comparison *r, stru
 static int compare(struct kvc_comparing *c, const struct kvc_compare_how *how,
                    struct kvc_comparison *r, struct kvc_error *e) {
     struct kvc_difference total = {0};
+    if ((r->tokens_differ = kvc_comparing_ids_differ(c, e)) < 0) return -1;
     if (compare_meta(c->pairs.cache, how, r, e)) return -1;
     count_rows(&c->pairs, r);
     if (kvc_comparing_align(c, NULL, NULL, e)) return -1;
@@ -193,12 +194,6 @@ static int compare(struct kvc_comparing *c, const struct kvc_compare_how *how,
            r->differ;
 }
 
-static int tokens_differ(const struct kvc_cache *a, const struct kvc_cache *b) {
-    if (!a->tokens || !b->tokens) return 0;
-    return a->n_tokens != b->n_tokens ||
-           memcmp(a->tokens, b->tokens, (size_t)a->n_tokens * sizeof *a->tokens) != 0;
-}
-
 int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b,
                      const struct kvc_compare_how *how, struct kvc_comparison *result,
                      struct kvc_error *e) {
@@ -207,7 +202,6 @@ int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b,
     struct kvc_comparison r = {.size = sizeof r};
     if (kvc_sized_take(&o, sizeof o, how, "kvc_compare_how", e)) return -1;
     if (kvc_sized_give(result, &r, sizeof r, "kvc_comparison", e)) return -1;
-    if (!o.first && !o.end) r.tokens_differ = tokens_differ(a->cache, b->cache);
     struct kvc_comparing *c = kvc_comparing_new(a, b, &o, NULL, e);
     const int status = c ? compare(c, &o, &r, e) : -1;
     kvc_comparing_free(c);

@@ -117,7 +117,8 @@ int kvc_file_layer(const struct kvc_file *f, uint32_t i, struct kvc_layer_info *
     const struct kvc_layer_info own = {.part = layer->part,
                                        .layer = layer->index,
                                        .kind = kvc_layer_kind_name(layer->kind),
-                                       .window = layer->window,
+                                       .window = (uint32_t)kvc_layer_window(&f->cache->meta.facts,
+                                                                            layer),
                                        .tensor = {layer->tensor[0], layer->tensor[1]}};
     return kvc_sized_give(info, &own, sizeof own, "kvc_layer_info", NULL);
 }

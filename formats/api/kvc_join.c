@@ -101,6 +101,8 @@ struct kvc_file *kvc_file_join_by(const struct kvc_file *const *files, size_t n,
         kvc_fail(e, KVC_ERR_USAGE, "there are no files to join");
         return NULL;
     }
+    for (size_t i = 0; i < n; i++)
+        if (KVC_NULL(e, files[i])) return NULL;
     struct kvc_file *f = calloc(1, sizeof *f);
     if (f && !join_describe(f, files, n, o.name, e) && !join(f, &o, e)) return f;
     if (!f) kvc_fail_memory(e, "a file");

@@ -84,6 +84,24 @@ static int are_without_positions(const struct join *j) {
     return j->n > 1;
 }
 
+/* Refuses an operand that begins with the token ids of the one before, and counts from 0, too: a
+ * longer cache of the same text, whose first rows would stand there twice. An operand of a single
+ * token can be the same token once more. */
+static int refuse_repeated(const struct join *j, struct kvc_error *e) {
+    for (size_t i = 1; i < j->n; i++) {
+        const struct kvc_cache *a = j->from[i - 1].cache, *b = j->from[i].cache;
+        if (a->n_tokens < 2 || a->n_tokens > b->n_tokens ||
+            memcmp(a->tokens, b->tokens, (size_t)a->n_tokens * sizeof *a->tokens) != 0)
+            continue;
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s and %s cannot be joined: the second begins with the %" PRIu64
+                        " token ids of the first, whose rows would stand there twice: pack it "
+                        "alone, with --base=%s",
+                        j->from[i - 1].name, j->from[i].name, a->n_tokens, j->from[i - 1].name);
+    }
+    return 0;
+}
+
 static int refuse_positions(const struct join *j, size_t a, size_t b, int64_t end, int64_t begin,
                             const char *what, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_USAGE,
@@ -382,6 +400,7 @@ static int join_build(struct kvc_cache *c, struct join *j, struct kvc_join_repor
     for (size_t i = 0; i < j->n; i++)
         if (kvc_join_check_operand(&j->from[i], e)) return -1;
     report->by_order = are_without_positions(j);
+    if (report->by_order && refuse_repeated(j, e)) return -1;
     for (size_t i = 1; i < j->n && report->by_order; i++)
         j->shift[i] = j->shift[i - 1] + (int64_t)live_cells(j->from[i - 1].cache)->n;
     if (join_part(c, j, KVC_PART_LIVE, e) || join_part(c, j, KVC_PART_WINDOW, e)) return -1;

@@ -2,6 +2,7 @@
  * attention. Not for the measures (attention.c). */
 #include "formats/compare/attend.h"
 
+#include "formats/cache/layers.h"
 #include "formats/cache/view.h"
 #include "formats/io/parallel.h"
 
@@ -71,9 +72,11 @@ static int list_layers(struct views *x, struct kvc_error *e) {
 
 static struct kvc_attention_layer attend_layer_of(const struct views *x,
                                                   const struct kvc_attended_layer *to) {
-    uint32_t window = 0; /* as one of the caches records it */
-    for (int s = 0; s < 2 && !window; s++)
-        window = x->view[s]->layer[x->view[s]->tensor[to->k->tensor[s]].layer].window;
+    uint64_t window = 0; /* as one of the caches records it */
+    for (int s = 0; s < 2 && !window; s++) {
+        const struct kvc_cache *c = x->view[s];
+        window = kvc_layer_window(&c->meta.facts, &c->layer[c->tensor[to->k->tensor[s]].layer]);
+    }
     return (struct kvc_attention_layer){
         .cache = {x->view[0], x->view[1]},
         .queries = x->queries,

@@ -13,7 +13,7 @@ struct kvc_attention_layer {
     const struct kvc_cache *cache[2], *queries;
     uint32_t k[2], v[2], q;          /* tensors of the two caches, and of `queries` */
     const struct kvc_matching *rows; /* what is attended to: rows that both have */
-    uint32_t window;                 /* sliding window in tokens; 0: none */
+    uint64_t window;                 /* sliding window in tokens; 0: none */
 };
 
 /* Measures over the queries of all query heads that read one KV head. p is the softmax of q.k /

@@ -357,12 +357,11 @@ static int take_scales(struct comparison *c, struct kvc_error *e) {
     return 0;
 }
 
-/* Counts the values of a tensor whose bytes are all equal in channels and rows. */
+/* Counts the values of a tensor whose bytes are all equal in channels. */
 static void count_equal(const struct comparison *c, uint64_t rows) {
     const struct kvc_difference_detail *detail = &c->o->detail;
     for (uint64_t i = 0; detail->channel && i < c->row_values; i++)
         detail->channel[i].values += rows;
-    for (uint64_t i = 0; detail->row && i < rows; i++) detail->row[i].values += c->row_values;
 }
 
 static void measure_detail(const struct comparison *c, uint64_t rows) {
@@ -401,16 +400,17 @@ int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_
     int rc = c->a.rows && c->b.rows ? take_scales(c, e) : kvc_fail_memory(e, "rows to compare");
 
     /* Most tensors of most comparisons are equal, so bytes are compared first, and values only
-     * where bytes differ. */
+     * where bytes differ, or for sums along positions, which are over all tensors. */
     int equal = c->one_type;
+    const int by_row = o->detail.row || o->sums;
     memset(out, 0, (size_t)heads * sizeof *out);
     if (!rc && equal) rc = compare_walk(c, rows, maximum, 0, &equal, e);
-    if (!rc && !equal) rc = compare_walk(c, rows, maximum, 1, NULL, e);
+    if (!rc && (!equal || by_row)) rc = compare_walk(c, rows, maximum, 1, NULL, e);
     for (uint64_t h = 0; h < heads; h++) {
-        if (equal) out[h].values = rows->rows * c->dim;
+        if (equal) out[h] = (struct kvc_difference){.values = rows->rows * c->dim};
         measure(&out[h]);
     }
-    if (equal) count_equal(c, rows->rows);
+    if (equal && !by_row) count_equal(c, rows->rows);
     measure_detail(c, rows->rows);
     free(c->a.rows);
     free(c->b.rows);

@@ -21,6 +21,9 @@ struct kvc_comparing {
 
 /* Finds the pairs. Refuses a selection that reaches nothing. */
 int kvc_comparing_begin(struct kvc_comparing *c, struct kvc_error *e);
+/* Returns 1 if the token ids of both, at the positions that are compared, are not the same, 0 if
+ * they are or one has none, or -1. */
+int kvc_comparing_ids_differ(const struct kvc_comparing *c, struct kvc_error *e);
 /* Returns the cache with queries, or NULL and *e. */
 const struct kvc_cache *kvc_comparing_queries(const struct kvc_comparing *c, struct kvc_error *e);
 

@@ -56,13 +56,13 @@ struct ids {
     int64_t *all; /* positions of all ids of the cache, owned */
 };
 
-static int select_ids(struct ids *ids, const struct facts *d, const struct kvc_cache *c,
-                      struct kvc_error *e) {
+static int select_ids(struct ids *ids, const struct kvc_pairs *p, int side, struct kvc_error *e) {
+    const struct kvc_cache *c = p->cache[side];
     if (!c->tokens) return 0;
     if (!(ids->all = kvc_cache_token_positions(c, e))) return -1;
     uint64_t first = 0, end = c->n_tokens;
-    while (first < end && ids->all[first] < d->c->pairs.first) first++;
-    while (end > first && ids->all[end - 1] > d->c->pairs.last) end--;
+    while (first < end && ids->all[first] < p->first) first++;
+    while (end > first && ids->all[end - 1] > p->last) end--;
     ids->id = c->tokens + first;
     ids->pos = ids->all + first;
     ids->n = end - first;
@@ -98,13 +98,24 @@ static void ids_differ(const struct facts *d, const struct ids *a, const struct 
 
 static int compare_tokens(const struct facts *d, struct kvc_error *e) {
     struct ids a = {0}, b = {0};
-    const int status = select_ids(&a, d, d->cache[0], e) || select_ids(&b, d, d->cache[1], e);
+    const int status = select_ids(&a, &d->c->pairs, 0, e) || select_ids(&b, &d->c->pairs, 1, e);
     if (!status && a.id && b.id) ids_differ(d, &a, &b);
     else if (!status && d->c->every && (a.id || b.id))
         fact_presence(d, "", "tokens", a.id != NULL, b.id != NULL);
     free(a.all);
     free(b.all);
     return status ? -1 : 0;
+}
+
+int kvc_comparing_ids_differ(const struct kvc_comparing *c, struct kvc_error *e) {
+    struct ids a = {0}, b = {0};
+    int differ = select_ids(&a, &c->pairs, 0, e) || select_ids(&b, &c->pairs, 1, e) ? -1 : 0;
+    if (!differ && a.id && b.id)
+        differ = a.n != b.n || memcmp(a.id, b.id, (size_t)a.n * sizeof *a.id) != 0 ||
+                 memcmp(a.pos, b.pos, (size_t)a.n * sizeof *a.pos) != 0;
+    free(a.all);
+    free(b.all);
+    return differ;
 }
 
 /* --- metadata --- */

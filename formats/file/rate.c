@@ -108,7 +108,8 @@ static int measure_layer(const struct trial *t, const struct kvc_cache *decoded,
                                                  .v = {v, v},
                                                  .q = q,
                                                  .rows = &rows,
-                                                 .window = l->window};
+                                                 .window = kvc_layer_window(&t->view->meta.facts,
+                                                                            l)};
         status = kvc_attention_compare(&both, head, e);
         for (size_t h = 0; h < heads && !status; h++)
             status = kvc_attention_add(total, &head[h], e);

@@ -93,6 +93,7 @@ static void files(void **state) {
     NOTHING("f", kvc_file_select(NULL, NULL, e));
     NOTHING("files", kvc_file_join(NULL, 1, NULL, e));
     NOTHING("files", kvc_file_join_by(NULL, 1, NULL, e));
+    NOTHING("files[i]", kvc_file_join_by((const struct kvc_file *const[]){f, NULL}, 2, NULL, e));
     NOTHING("f", kvc_file_shard(NULL, 0, 1, e));
     FAILS("f", kvc_file_match(NULL, ids, 1, &number, e));
     FAILS("common", kvc_file_match(f, ids, 1, NULL, e));

@@ -2,6 +2,8 @@
  * matches, comparisons. Not for damage and callbacks (test_kvc_callbacks.c). */
 #include "kvc_support.h"
 
+#include "tests/dense_array.h"
+
 static int refuse(void *state, const void *data, size_t n) {
     (void)state, (void)data, (void)n;
     return 1;
@@ -418,6 +420,38 @@ static void two_files_are_compared(void **state) {
     kvc_error_free(e);
 }
 
+/* Ids count at the positions that are compared. */
+static void ids_of_a_range_are_compared(void **state) {
+    (void)state;
+    enum { T = 16, D = 4 };
+    static float rows[T * D];
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_memory_array a = dense_array("V", 0, "f32", 4, 1, D, rows);
+    int32_t ids[2][T] = {{0}};
+    struct kvc_file *f[2];
+    ids[1][T - 1] = 1;
+    for (int i = 0; i < 2; i++) {
+        const struct kvc_memory m = {.size = sizeof m,
+                                     .array_size = sizeof a,
+                                     .arrays = &a,
+                                     .n_arrays = 1,
+                                     .tokens = T,
+                                     .token_ids = ids[i],
+                                     .n_token_ids = T};
+        f[i] = kvc_file_open_arrays(&m, e);
+        if (!f[i]) fail_msg("%s", kvc_error_message(e));
+    }
+    struct kvc_comparison found = {.size = sizeof found};
+    struct kvc_compare_how how = {.size = sizeof how};
+    for (how.end = T + 1; how.end-- > T - 1;) {
+        assert_int_equal(kvc_file_compare(f[0], f[1], &how, &found, e), how.end == T);
+        assert_int_equal(found.tokens_differ, how.end == T);
+    }
+    kvc_file_close(f[0]);
+    kvc_file_close(f[1]);
+    kvc_error_free(e);
+}
+
 static void count_meta(void *state, const char *key, const char *a, const char *b) {
     unsigned *n = state;
     assert_true(a || b);
@@ -513,6 +547,7 @@ int main(void) {
         cmocka_unit_test(files_are_joined),
         cmocka_unit_test(leading_tokens_are_matched),
         cmocka_unit_test(two_files_are_compared),
+        cmocka_unit_test(ids_of_a_range_are_compared),
         cmocka_unit_test(metadata_is_compared),
         cmocka_unit_test(attention_is_measured),
         cmocka_unit_test(statistics_of_heads),
