@@ -250,7 +250,7 @@ QUALITY_CONTEXTS ?= 5
 quality-answers: all
 	@python=$$(PYTHON="$(PYTHON)" sh tests/quality/torch.sh $(filter gemma,$(QUALITY_MODEL))) && "$$python" -m doctest tests/quality/answers.py && \
 	  "$$python" tests/quality/answers.py --tools=. --model=$(QUALITY_MODEL) -n $(QUALITY_N) --contexts=$(QUALITY_CONTEXTS) \
-	  $(if $(QUALITY_ROWS),--rows="$(QUALITY_ROWS)") $(QUALITY_PROFILE:%=--profile=%)
+	  $(QUALITY_FACTS:%=--facts=%) $(if $(QUALITY_ROWS),--rows="$(QUALITY_ROWS)") $(QUALITY_PROFILE:%=--profile=%)
 
 ## fuzz: run every libFuzzer target for FUZZ_SECONDS each (clang)
 .PHONY: fuzz

@@ -1,5 +1,6 @@
 """learning.py: what the tests of stores that learn a profile by themselves have in common: prompts, and the wait. Not a test itself."""
 
+import os
 import sysconfig
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ TEXTS = [LICENSES / "MPL-2.0", LICENSES / "GFDL-1.3", LICENSES / "Apache-2.0", L
          LIBRARY / "typing.py", LIBRARY / "pydoc_data/topics.py", LIBRARY / "turtle.py", Path("/usr/share/zoneinfo/tzdata.zi"),
          LIBRARY / "subprocess.py", LIBRARY / "ast.py", LIBRARY / "statistics.py"]
 TOKENS, TAIL, APART = 2000, 24, 61  # of a prompt; of a question; between where questions take theirs
-TOOK = 600  # seconds, at most, of learning on a busy machine
+TOOK = 3600 if os.environ.get("KVC_LLAMA_MODEL") else 600  # seconds, at most, of learning on a busy machine
 
 
 def wait_for_profile(stats_of, folder, own):

