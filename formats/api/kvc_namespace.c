@@ -95,6 +95,7 @@ static char *write_text(const struct kvc_cache *c, const struct kvc_meta *meta,
                         const struct kvc_space *more, struct kvc_error *e) {
     uint8_t ns[KVC_KEY_BYTES];
     struct text t = {.failed = 0};
+    if (kvc_prefix_space_check_rope(meta, e)) return NULL;
     text_add(&t, FIRST_LINE);
     add_comments(&t, c, meta);
     const int status = kvc_prefix_space_items(c, meta, more, ns, add_item, &t, e);

@@ -43,7 +43,8 @@
 #define KVC_KEY_ROPE_PAIRING "rope.pairing"
 /* bool: true: the pairing is the habit of the format and was not recorded */
 #define KVC_KEY_ROPE_ASSUMED "rope.pairing-assumed"
-/* text: "default", "linear", "yarn", "llama3", "longrope", "mrope", "imrope" */
+/* text: "default", "linear", "yarn", "llama3", "longrope", "dynamic", "mrope",
+ * "imrope" */
 #define KVC_KEY_ROPE_TYPE "rope.type"
 #define KVC_KEY_ROPE_THETA "rope.theta"   /* f64 */
 #define KVC_KEY_ROPE_DIM "rope.dim"       /* u64: rotated channels of a head */

@@ -283,12 +283,31 @@ static int rope_is_known(const struct kvc_meta *meta) {
     return rope->factor > 0 || prefix_space_find(meta, KVC_KEY_ROPE_SCALING);
 }
 
+/* Returns 1 if the angles of K depend on a length that the engine was set to or had reached, too:
+ * longrope has two lists of divisors, dynamic another base at each length. */
+static int rope_is_by_length(const struct kvc_meta *meta) {
+    const struct kvc_rope_facts *rope = &meta->facts.rope;
+    const char *type = kvc_meta_text(meta, KVC_KEY_ROPE_TYPE, "");
+    return !rope->before && rope->pairing != KVC_PAIRING_NONE &&
+           (rope->type == KVC_ROPE_TYPE_LONGROPE || strcmp(type, "dynamic") == 0);
+}
+
+int kvc_prefix_space_check_rope(const struct kvc_meta *meta, struct kvc_error *e) {
+    if (!rope_is_by_length(meta) || *kvc_meta_text(meta, KVC_KEY_ROPE_SOURCE, "")) return 0;
+    return kvc_fail(
+        e, KVC_ERR_UNSUPPORTED,
+        "RoPE of type %s has other angles by a length that the engine was set to, or had "
+        "reached, which the cache does not tell: give rope.source, a name for the caches "
+        "of one such length",
+        kvc_meta_text(meta, KVC_KEY_ROPE_TYPE, ""));
+}
+
 /* Puts whose RoPE it is, where its parameters are unknown: engines let their users set others than
- * the model's. */
-static void put_rope_source(struct items *out, const struct kvc_meta *meta) {
+ * the model's. In a store also where they do not tell the angles. */
+static void put_rope_source(struct items *out, const struct kvc_meta *meta, int of_store) {
     const char *source = kvc_meta_text(meta, KVC_KEY_ROPE_SOURCE, "");
     const char *format = kvc_meta_text(meta, KVC_KEY_SOURCE_FORMAT, "");
-    if (rope_is_known(meta)) return;
+    if (rope_is_known(meta) && !(of_store && rope_is_by_length(meta))) return;
     if (*source) put_text(out, ROPE_SOURCE, KVC_KEY_ROPE_SOURCE, source);
     else prefix_space_put(out, ROPE_SOURCE, KVC_KEY_ROPE_SOURCE, 1, format, strcspn(format, " "));
 }
@@ -317,7 +336,7 @@ int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *met
         put_fact(&to, ROPE_ORIGINAL, meta, KVC_KEY_ROPE_ORIGINAL);
     if (prefix_space_find(meta, KVC_KEY_ROPE_SECTIONS))
         put_fact(&to, ROPE_SECTIONS, meta, KVC_KEY_ROPE_SECTIONS);
-    put_rope_source(&to, meta);
+    put_rope_source(&to, meta, space->chunk != 0);
     if (prefix_space_find(meta, KVC_KEY_ROPE_SCALING))
         put_fact(&to, ROPE_SCALING, meta, KVC_KEY_ROPE_SCALING);
     if (!status) status = kvc_sha256_final(&to.hash, out, e);

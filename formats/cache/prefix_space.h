@@ -28,6 +28,9 @@ int kvc_prefix_space(const struct kvc_cache *c, const struct kvc_meta *meta,
 int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *meta,
                            const struct kvc_space *space, uint8_t *out, kvc_space_item *item,
                            void *state, struct kvc_error *e);
+/* Refuses a cache whose RoPE depends on a length, without a rope.source that says which: caches of
+ * two lengths would have one namespace of a store. KEYS.md, "Namespace". */
+int kvc_prefix_space_check_rope(const struct kvc_meta *meta, struct kvc_error *e);
 /* Begins the hash that items are put into, puts one, for who has them from elsewhere. */
 void kvc_prefix_space_begin(struct kvc_sha256 *h);
 void kvc_prefix_space_put(struct kvc_sha256 *h, uint8_t tag, const void *bytes, size_t n);

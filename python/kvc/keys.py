@@ -22,7 +22,7 @@ OWN = ("producer", "source.", "profile.", "recipe", "tokens.first", "llama.", "c
 CHOICES: Dict[str, Tuple[str, ...]] = {
     "rope.k": ("post", "pre"),
     "rope.pairing": ("halves", "interleaved", "none"),
-    "rope.type": ("default", "linear", "yarn", "llama3", "longrope", "mrope", "imrope"),
+    "rope.type": ("default", "linear", "yarn", "llama3", "longrope", "dynamic", "mrope", "imrope"),
 }
 
 

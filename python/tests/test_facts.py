@@ -41,7 +41,7 @@ class TestFacts(Case):
                          {"rope.type": "imrope", "rope.sections": (2, 3, 3)})
         self.assertEqual(of(rope_type="longrope", short_factor=[1.0], long_factor=[2.0], mrope_section="none"),
                          {"rope.type": "longrope", "rope.scaling": '{"long_factor":[2.0],"short_factor":[1.0]}'})
-        self.assertEqual(of(rope_type="dynamic", factor=2.0, odd=object()), {"rope.factor": 2.0})
+        self.assertEqual(of(rope_type="dynamic", factor=2.0, odd=object()), {"rope.type": "dynamic", "rope.factor": 2.0})
 
     def test_values_of_layers(self):
         """Attributes that raise, that are lists of those of layers, or of kinds of layers."""

@@ -431,6 +431,17 @@ class TestPrefix(Case):
             self.assertEqual(again.loaded, 600 + NEW - 1)
         self.fails(kvc.Code.NOT_SLICEABLE, "the last ones only", narrow.put, out.past_key_values, ids)
 
+    def test_rope_by_length(self):
+        """transformers turns K by another base, or another list, at each length: a store has no namespace for such caches."""
+        for rope in ({"rope_type": "dynamic", "factor": 2.0}, {"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0] * 8,
+                                                               "long_factor": [2.0] * 8, "original_max_position_embeddings": 64}):
+            torch.manual_seed(0)
+            model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes(), num_hidden_layers=2, rope_parameters={
+                "rope_theta": 1e4, **rope})).eval()
+            with kvc.Store(f"dir:{self.path('store')}") as store:
+                self.fails(kvc.Code.UNSUPPORTED, "rope.source", kvc.Prefix, store, model)
+                kvc.Prefix(store, model, facts={"rope.source": "prompts of 64 tokens"})
+
     def test_all_sliding(self):
         """A prompt that is longer than all windows comes back as long as it was, from chunks or as a whole."""
         for name in ("Mistral", "Phi3"):

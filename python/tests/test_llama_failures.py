@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -109,6 +111,67 @@ class TestFailures(ProxyCase):
         answer = self.ask()
         self.assertEqual((answer.prefix, answer.text), (0, self.right()))
         self.assertNotEqual(self.proxy.prefixes.name, before)
+
+    def test_other_model(self):
+        """--model names the weights of the server that is there at first, and not those of a model that is loaded after it."""
+        proxy, front = self.start_proxy("--model", self.model)
+        self.ask(front=front)
+        self.stored(proxy)
+        before, port = proxy.prefixes.name, self.server.server_address[1]
+        self.server.stop()
+        other, self.model = self.model, self.path("fine-tune.gguf")
+        fake.write_model(self.model, "fine-tune")
+        self.server = self.start_server(port=port)
+        answer = self.ask(front=front)
+        self.assertEqual((answer.prefix, answer.text), (0, self.right()))
+        self.assertNotEqual(proxy.prefixes.name, before)
+        self.server.model, self.server.boot = self.path("not there"), "again"
+        self.assertEqual(self.ask(front=front).headers["x-kvc-passed"], "off")
+        self.assertIn(f"--model is that of {other}", proxy.stats()["off"])
+
+    def test_longrope(self):
+        """Servers of another context, which take the other list of longrope's divisors, find nothing of each other."""
+        fake.write_model(self.model, tensors=("blk.0.attn_k.weight", "rope_factors_long.weight", "rope_factors_short.weight"))
+        found = []
+        for context in (4096, 32768, 4096):
+            self.server.stop()
+            self.server = self.start_server(context=context)
+            proxy, front = self.start_proxy()
+            found.append(self.ask(front=front).prefix)
+            self.stored(proxy)
+        self.assertEqual(found, [0, 0, 512])
+
+    def test_waiting_for_a_slot(self):
+        """A server that is another, while a request has the last slot: whoever looks at it and waits for the slot gets it."""
+        self.server.stop()
+        self.slots = 1
+        self.server = self.start_server()
+        proxy, front = self.start_proxy("--wait", "20")
+        self.ask(front=front)
+        self.stored(proxy)
+        first = threading.Thread(target=self.ask, args=(OTHER,), kwargs={"front": front, "seconds": 1})
+        first.start()
+        time.sleep(0.5)
+        self.server.boot = "another"
+        began = time.monotonic()
+        self.assertIsNone(self.ask(front=front).headers["x-kvc-passed"])
+        self.assertLess(time.monotonic() - began, 15)
+        first.join()
+
+    def test_used_while_saved(self):
+        """A slot that another request used between the look at it and its save is not stored."""
+        save = self.server.save
+
+        def late(number, path):
+            self.server.compute(number, [ord(c) for c in LONG], True)
+            for a in self.server.slots[number]["rows"].values():
+                a[520:] = 7  # rows that were shifted, and not computed
+            return save(number, path)
+
+        self.server.save = late
+        self.ask()
+        self.stored()
+        self.assertEqual((self.count("failures"), self.proxy.stats()["store"]["put_objects"]), (1, 0))
 
     def test_started_again_between(self):
         """A server that is another after the restore, or the save."""

@@ -155,6 +155,24 @@ class TestStrict(FrontCase):
             sock.sendall(bytes(10000))
         self.assertEqual(self.status(self.rest(sock)), 413)
 
+    def test_early_answer(self):
+        """A server that answers, and closes, before it has read the body: its answer arrives."""
+        early = b"HTTP/1.1 413 Payload Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig"
+
+        def answer(listening):
+            sock, _ = listening.accept()
+            sock.recv(100)
+            sock.sendall(early)
+            time.sleep(0.3)
+            sock.close()
+
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            threading.Thread(target=answer, args=(listening,), daemon=True).start()
+            self.proxy.server.port = listening.getsockname()[1]
+            body = bytes(20_000_000)
+            self.assertEqual(self.status(self.raw(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+                                                  % len(body) + body)), 413)
+
     def test_log(self):
         """Nothing that a server or a client sends is printed as it is."""
         self.assertEqual(

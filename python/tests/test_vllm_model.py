@@ -49,6 +49,15 @@ class TestModel(Case):
         self.assertEqual(len(set(names)), len(names))
         self.assertEqual(name(), name({"recipe": "fast"}))  # lossless recipes are two ways to the same rows
 
+    def test_longrope(self):
+        """vLLM takes one of two lists of divisors by its longest context: caches of two contexts are told apart."""
+        def source(kind, context):
+            text = SimpleNamespace(model_type="phi3", rope_parameters={"rope_theta": 1e4, "rope_type": kind})
+            return vllm_model.facts_of_vllm(vllm_config({}, hf_text_config=text, max_model_len=context), None, 0).get("rope.source")
+
+        self.assertEqual([source("longrope", 4096), source("longrope", 131072)], ["vllm, context 4096", "vllm, context 131072"])
+        self.assertEqual([source("dynamic", 4096), source("yarn", 4096)], ["vllm", None])
+
     def test_page(self):
         self.explains("VLLM.md", vllm_model.Options.names())
 

@@ -206,6 +206,23 @@ class TestTier(Case):
         self.addCleanup(patched.stop)
         return patched
 
+    def test_identity(self):
+        """Engines of one model name share nothing if vLLM quantises the weights, takes another revision, or another RoPE by its context."""
+        def tier(**model):
+            told = {"quantization": None, "revision": None, "max_model_len": 4096, "get_head_size": lambda: DIM,
+                    "hf_text_config": Fake(rope_parameters={"rope_type": "default"}), **model}
+            config = Fake(cache_config=Fake(cache_dtype="auto"), load_config=Fake(load_format=told.pop("load_format", "auto")),
+                          model_config=Fake(**told))
+            with mock.patch("vllm.config.get_current_vllm_config_or_none", lambda: config):
+                return self.tier(s, memory(s))._caches[0].namespace.name
+
+        s, long = spec(), Fake(rope_parameters={"rope_type": "longrope"})
+        names = [tier(), tier(quantization="fp8"), tier(revision="v2"), tier(hf_text_config=long), tier(hf_text_config=long, max_model_len=9999)]
+        self.assertEqual(len(set(names)), len(names))
+        self.assertEqual(self.tier(s, memory(s))._caches[0].namespace.name, names[0])  # as where the configuration is not known
+        with self.assertRaisesRegex(kvc.Error, "dummy"):
+            tier(load_format="dummy")
+
     def test_scales(self):
         """Chunks of 8 bits are shared by engines of the same scales: those of the options, or of vLLM's layers."""
         keys = [key(1)]

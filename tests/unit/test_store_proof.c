@@ -229,7 +229,7 @@ static void facts_of_namespaces(void **state) {
  * for it. */
 static void unknown_rope_is_kept_apart(void **state) {
     (void)state;
-    static const char *const facts[][6] = {
+    static const char *const facts[][7] = {
         {"model.name=m", "rope.k=post"},                     /* of the library's arrays */
         {"model.name=m", "rope.k=post", "rope.source=ours"}, /* 1 */
         {"model.name=m", "rope.k=post", "rope.source=theirs"},
@@ -241,7 +241,12 @@ static void unknown_rope_is_kept_apart(void **state) {
         {"model.name=m", "rope.k=post", "rope.type=yarn", "rope.theta=10000",
          "rope.scaling={\"beta_fast\":32}"},
         {"model.name=m", "rope.k=post", "rope.type=yarn", "rope.theta=10000",
-         "rope.scaling={\"beta_fast\":16}"}};
+         "rope.scaling={\"beta_fast\":16}"},
+        /* of two lists, by a length */
+        {"model.name=m", "rope.k=post", "rope.type=longrope", "rope.theta=10000", "rope.factor=4",
+         "rope.source=ours"},
+        {"model.name=m", "rope.k=post", "rope.type=longrope", "rope.theta=10000", "rope.factor=4",
+         "rope.source=theirs"}};
     enum { N = sizeof facts / sizeof facts[0] };
     struct made *x[N], *again[N];
     for (unsigned i = 0; i < N; i++) x[i] = make(2 * CHUNK, 3, facts[i]);
@@ -256,6 +261,25 @@ static void unknown_rope_is_kept_apart(void **state) {
     for (unsigned i = 0; i < N; i++) {
         unmake(x[i]);
         unmake(again[i]);
+    }
+}
+
+/* Without a source, caches of two lengths would replace each other. */
+static void rope_by_length_needs_a_source(void **state) {
+    (void)state;
+    static const char *const facts[][6] = {
+        {"model.name=m", "rope.k=post", "rope.type=longrope", "rope.theta=10000", "rope.factor=4"},
+        {"model.name=m", "rope.k=post", "rope.type=dynamic", "rope.theta=10000", "rope.factor=4"},
+        {"model.name=m", "rope.k=pre", "rope.type=dynamic", "rope.theta=10000", "rope.factor=4"}};
+    for (unsigned i = 0; i < sizeof facts / sizeof facts[0]; i++) {
+        struct kvc_namespace_facts ns = {.size = sizeof ns};
+        struct kvc_error e;
+        struct made *x = make(2 * CHUNK, 3, facts[i]);
+        char *text = kvc_namespace_of(x->f, NULL, &ns, &e);
+        assert_int_equal(text != NULL, i == 2); /* K is not rotated */
+        if (!text) assert_non_null(strstr(e.message, "rope.source"));
+        free(text);
+        unmake(x);
     }
 }
 
@@ -456,6 +480,7 @@ int main(void) {
         cmocka_unit_test(damaged),
         cmocka_unit_test(forged),
         cmocka_unit_test(unknown_rope_is_kept_apart),
+        cmocka_unit_test(rope_by_length_needs_a_source),
         cmocka_unit_test(facts_of_namespaces),
         cmocka_unit_test(forms_of_namespaces),
         cmocka_unit_test(tenants),

@@ -264,9 +264,10 @@ class Client(Peer):
             headers.append(("Content-Length", str(len(self.body))))
         target = server.prefix + self.path
         peer.send(h11.Request(method=self.method, target=target, headers=headers))
-        for piece in peer.http.send_with_data_passthrough(h11.Data(data=self.body)):
-            peer.sock.sendall(piece)  # without copying it
-        peer.send(h11.EndOfMessage())
+        with suppress(ConnectionError):  # a server may answer, and close, before it has read the body
+            for piece in peer.http.send_with_data_passthrough(h11.Data(data=self.body)):
+                peer.sock.sendall(piece)  # without copying it
+            peer.send(h11.EndOfMessage())
         self._free()
 
 

@@ -33,6 +33,7 @@ class Served:
     model: str  # path of its weights
     whole: bool  # layers keep a window or a state: caches are stored as they are
     streams: int  # that the server's slot files have
+    facts: Dict[str, Any]  # what they do not tell
 
 
 @dataclass
@@ -48,14 +49,14 @@ class Prefixes:
     """Prefixes of the model that the server serves at the moment.
 
     Nothing of one model reaches another: the server is asked before each use whether it is still what it was. `options` are those of
-    Store.namespace(); `model` names the weights if the path that the server tells cannot be read.
+    Store.namespace(); `model` names the weights, for as long as the server tells the path that it told first.
     """
 
     def __init__(self, store: Store, slots: Slots, folder: SlotFolder, *, model: Optional[str] = None, min_tokens: int = 256,
                  wait: float = 60, **options: Any) -> None:
         self.store, self.slots, self.folder = store, slots, folder
         self.min_tokens = min_tokens
-        self._model, self._wait, self._options = model, wait, options
+        self._model, self._told, self._wait, self._options = model, "", wait, options
         self._lock = threading.Lock()
         self._props: Optional[Dict[str, Any]] = None
         self._served: Optional[Served] = None
@@ -89,10 +90,10 @@ class Prefixes:
             return self._served
 
     def check(self, caller: Caller, served: Served) -> None:
-        """Raises Off if the server is not the one any more that this namespace was opened for."""
-        with self._lock:
-            if self._ask(caller) != self._props or self._served is not served:
-                raise Off("the server was started again")
+        """Raises Off if the server is not the one any more that this namespace was opened for. Takes no lock: who looks at a server that is
+        another waits, with the lock, for a slot that the caller may have."""
+        if self._ask(caller) != self._props or self._served is not served:
+            raise Off("the server was started again")
 
     @staticmethod
     def _ask(caller: Caller) -> Dict[str, Any]:
@@ -104,20 +105,31 @@ class Prefixes:
     # --- opening ---
 
     def _open(self, caller: Caller, props: Dict[str, Any]) -> Served:
-        model = self._model or str(props.get("model_path", ""))
+        told = str(props.get("model_path", ""))
+        self._told = self._told or told
+        model = self._model if self._model and told == self._told else told
         if not os.access(model, os.R_OK):
-            raise Off(f"the server's model '{model}' cannot be read: name its file with --model")
+            raise Off(f"the server's model '{model}' cannot be read: " + (f"--model is that of {self._told}" if self._model
+                                                                         else "name its file with --model"))
         if caller.get("/lora-adapters"):
             raise Off("the server has adapters, which change K and V: prefixes are not kept")
         path = self.folder.path(self._probe(caller))
         try:
             streams = count_streams(path)
-            with open_slot(path, model) as like:
+            facts = self._facts(caller, path, model)
+            with open_slot(path, model, facts) as like:
                 whole = any(t.part in ("window", "state") for t in like.tensors)
                 self._check(like, whole, streams, path)
-                return Served(self.store.namespace(like, model=model, **self._options), model, whole, streams)
+                return Served(self.store.namespace(like, model=model, **self._options), model, whole, streams, facts)
         finally:
             self.folder.remove(os.path.basename(path))
+
+    @staticmethod
+    def _facts(caller: Caller, path: str, model: str) -> Dict[str, Any]:
+        """Returns what slots do not tell: the context of a server, by which llama.cpp takes one of the two lists of longrope."""
+        with open_slot(path, model) as like:
+            by_length = like.meta.get("rope.type") == "longrope"
+        return {"rope.source": f"llama.cpp, context {caller.get('/slots')[0]['n_ctx']}"} if by_length else {}
 
     @staticmethod
     def _check(like: File, whole: bool, streams: int, path: str) -> None:
@@ -176,7 +188,7 @@ class Prefixes:
 
     def put(self, served: Served, name: str, prompt: np.ndarray) -> Tuple[bool, np.ndarray]:
         """Puts a saved slot in the background. Returns whether the store took it, and its tokens."""
-        file = open_slot(self.folder.path(name), served.model)
+        file = open_slot(self.folder.path(name), served.model, served.facts)
         try:
             tokens = file.tokens
             if tokens is None or tokens.size < prompt.size or not np.array_equal(tokens[:prompt.size], prompt):

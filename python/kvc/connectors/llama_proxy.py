@@ -22,7 +22,7 @@ from .. import arrays
 from .base import Counters
 from .llama_http import Caller, ClientGone, Outcome, Refused, Room, Server
 from .llama_model import Found, Served, Off, Prefixes, restore, save, state_of
-from .llama_slots import Busy, Mark, Slot, SlotFolder
+from .llama_slots import Busy, Mark, Slot, SlotFolder, mark_of
 
 if TYPE_CHECKING:
     from .llama_front import Client
@@ -329,6 +329,9 @@ class Proxy:
         try:
             save(task.caller, slot, name)
             self.prefixes.check(task.caller, task.served)
+            after = state_of(task.caller, slot)
+            if mark_of(after) != slot.mark or after.get("is_processing"):  # a request that was passed on used it meanwhile
+                raise ValueError("the slot was used by another request while it was saved")
         except BaseException:
             self.folder.remove(name)
             raise

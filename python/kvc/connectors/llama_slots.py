@@ -164,9 +164,9 @@ class SlotFolder:
 # --- streams: with several slots and no --kv-unified, a slot's cells are in the stream of its number ---
 
 
-def open_slot(path: str, model: str) -> File:
+def open_slot(path: str, model: str, facts: Optional[Mapping[str, Any]] = None) -> File:
     """Opens a saved slot as the cache of one sequence, whatever the number of the slot."""
-    return file.open(path if count_streams(path) == 1 else _open_stream(path), format="llama", model=model)
+    return file.open(path if count_streams(path) == 1 else _open_stream(path), format="llama", model=model, facts=facts)
 
 
 def _open_stream(path: str) -> memoryview:

@@ -41,10 +41,14 @@ def refuse(vllm_config: Any) -> None:
     if vllm_config.cache_config.cache_dtype not in ("auto", "float16", "bfloat16", "float32"):
         raise Error(Code.UNSUPPORTED, f"a cache of type {vllm_config.cache_config.cache_dtype} is not supported by this connector: leave "
                                       "kv_cache_dtype at auto, or use the secondary tier (VLLM.md)")
-    if getattr(vllm_config.load_config, "load_format", None) == "dummy":
-        raise Error(Code.UNSUPPORTED, "load_format=dummy is not supported: weights are random, and their caches would pass for the model's")
+    refuse_dummy(vllm_config)
     if getattr(model, "is_encoder_decoder", False):
         raise Error(Code.UNSUPPORTED, "encoder-decoder models are not supported")
+
+
+def refuse_dummy(vllm_config: Any) -> None:
+    if getattr(getattr(vllm_config, "load_config", None), "load_format", None) == "dummy":
+        raise Error(Code.UNSUPPORTED, "load_format=dummy is not supported: weights are random, and their caches would pass for the model's")
 
 
 # --- geometry ---
@@ -75,6 +79,14 @@ def pages_of(kv_cache_config: Any) -> Pages:
 # --- facts and namespaces ---
 
 
+def rope_source_of(vllm_config: Any) -> Optional[str]:
+    """Returns a name for RoPE whose angles depend on a length: vLLM takes one of the two lists of longrope by its longest context
+    (phi3_long_rope_scaled_rope.py), and works out dynamic once. None: the model's configuration tells the angles."""
+    model = vllm_config.model_config
+    kind = facts_of(getattr(model, "hf_text_config", None)).get("rope.type")
+    return {"longrope": f"vllm, context {getattr(model, 'max_model_len', 0)}", "dynamic": "vllm"}.get(kind)
+
+
 def facts_of_vllm(vllm_config: Any, weights: Optional[Path], rank: int) -> Dict[str, Any]:
     """Returns the facts of a rank's caches. Without tensor parallelism they are those of kvc.Prefix with the same weights."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
@@ -88,6 +100,8 @@ def facts_of_vllm(vllm_config: Any, weights: Optional[Path], rank: int) -> Dict[
         facts[key] = value
     else:
         facts["model.name"] = f"{identity} {model.dtype} {quantized or ''}".strip()
+    if source := rope_source_of(vllm_config):
+        facts["rope.source"] = source
     if parallel.tensor_parallel_size > 1:
         facts.update({"shard.rank": rank, "shard.ranks": parallel.tensor_parallel_size})
     return facts

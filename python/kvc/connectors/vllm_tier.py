@@ -18,7 +18,7 @@ import uuid
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, ClassVar, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, OffloadingEvent, RequestOffloadingContext, get_offload_block_hash,
@@ -27,7 +27,8 @@ from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from ..errors import Code, Error
-from . import vllm_pages
+from ..file import model_identity
+from . import vllm_model, vllm_pages
 from .base import (Caches, Connection, Geometry, PageOptions, Workers, dtype_of, facts_of_caches,
                    scale_facts)
 from .vllm_pages import Pages
@@ -110,6 +111,23 @@ def engine_scales(names: Sequence[str], numbers: Sequence[int]) -> Optional[Dict
             if scales[number] is None:
                 return None
     return found
+
+
+def engine_model(model: str, weights: Optional[Path]) -> Tuple[str, Optional[Path], Optional[str]]:
+    """Returns what tells the model apart: its name, with revision and quantisation where there are some, the files of its weights, unless
+    vLLM quantises them, and the source of its RoPE, if vLLM's configuration is known. Refuses random weights."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    current = get_current_vllm_config_or_none()
+    told = getattr(current, "model_config", None)
+    if told is None:
+        return model, weights, None
+    vllm_model.refuse_dummy(current)
+    if quantization := getattr(told, "quantization", None):
+        model, weights = f"{model_identity(weights) if weights else model} {quantization}", None
+    if revision := getattr(told, "revision", None):
+        model = f"{model}@{revision}"
+    return model, weights, vllm_model.rope_source_of(current)
 
 
 class Host(NamedTuple):
@@ -219,9 +237,9 @@ class KvcTier(SecondaryTierManager):
         scale = o.scale
         if scale is None and scale_facts(g.dtype, 1):
             scale = engine_scales(pages.names, g.numbers)
-        facts = facts_of_caches(g, model=model, weights=o.weights or (model if Path(model).is_dir() else None),
-                                pairing=o.pairing, scales=scale_facts(g.dtype, scale, o.scale_source, log=log),
-                                rope_source=o.rope_source)
+        name, weights, rope = engine_model(model, o.weights or (model if Path(model).is_dir() else None))
+        facts = facts_of_caches(g, model=name, weights=weights, pairing=o.pairing,
+                                scales=scale_facts(g.dtype, scale, o.scale_source, log=log), rope_source=o.rope_source or rope)
         return Caches(self._kvc, g, facts, layout=vllm_pages.AXES)
 
     # --- names ---

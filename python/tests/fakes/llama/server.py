@@ -28,7 +28,7 @@ def rows(tokens):
             for layer in range(LAYERS) for role in "KV"}
 
 
-def write_model(path, name="fake"):
+def write_model(path, name="fake", tensors=("blk.0.attn_k.weight",)):
     """Writes a GGUF without weights that are of use, for the facts and the fingerprint of a model."""
     def text(value):
         return struct.pack("<Q", len(value)) + value.encode()
@@ -38,8 +38,9 @@ def write_model(path, name="fake"):
     keys = [text("general.architecture") + struct.pack("<I", 8) + text("llama"), text("general.name") + struct.pack("<I", 8) + text(name)]
     keys += [text(f"llama.{key}") + struct.pack("<II", 4, value) for key, value in numbers.items()]
     weights = (name.encode() * 64)[:64]
-    head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(keys)) + b"".join(keys)
-    head += text("blk.0.attn_k.weight") + struct.pack("<IQQIQ", 2, 4, 4, 0, 0)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)) + b"".join(keys)
+    for tensor in tensors:
+        head += text(tensor) + struct.pack("<IQQIQ", 2, 4, 4, 0, 0)
     with open(path, "wb") as f:
         f.write(head + bytes(-len(head) % 32) + weights)
 
