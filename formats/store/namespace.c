@@ -191,25 +191,6 @@ static int see_namespace(void *state, const struct kvc_object *o, uint64_t size,
     return 0;
 }
 
-struct kvc_bytes *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o,
-                                        size_t *size, struct kvc_error *e) {
-    const kvc_instant deadline = kvc_load_until(s, 0); /* a load may wait for it */
-    for (unsigned i = 0; i < s->n_tiers; i++) {
-        struct kvc_error why;
-        struct kvc_bytes *bytes = kvc_store_read_tier(s, i, o, deadline, &why);
-        if (!bytes && !why.code) kvc_fail(e, KVC_ERR_IO, "the store has no object of this name");
-        else if (!bytes && e) *e = why;
-        if (!bytes) continue;
-        *size = bytes->size;
-        if (!kvc_chunk_signature(s, o, bytes->data, size, e)) {
-            kvc_store_backfill(s, i, o, NULL, bytes); /* faster tiers lack it */
-            return bytes;
-        }
-        kvc_bytes_release(bytes);
-    }
-    return NULL;
-}
-
 /* Reads the facts of a namespace from its object. */
 static int read_facts(struct kvc_store_namespace *ns, const struct kvc_object *object,
                       struct kvc_error *e) {
@@ -224,10 +205,6 @@ static int read_facts(struct kvc_store_namespace *ns, const struct kvc_object *o
     if (strlen(ns->facts) + 1 < size)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the facts of namespace %.16s are no text", ns->name);
     if (kvc_namespace_read(ns->facts, size, &facts, e)) return -1;
-    if (memcmp(facts.ns, object->key, sizeof facts.ns) != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the facts of namespace %.16s are not those that its name stands for",
-                        ns->name);
     if (facts.has_tenant != ns->has_tenant ||
         (facts.has_tenant && memcmp(facts.tenant, ns->tenant, KVC_KEY_BYTES) != 0))
         return kvc_fail(e, KVC_ERR_USAGE, "namespace %.16s belongs to %s", ns->name,
@@ -354,6 +331,31 @@ static int put_to_tier(struct kvc_store *s, unsigned tier, const struct kvc_obje
     return kvc_store_put_tier(s, tier, o, bytes, &how, kvc_now() + KVC_OBJECT_TIME, e);
 }
 
+struct kvc_bytes *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o,
+                                        size_t *size, struct kvc_error *e) {
+    const kvc_instant deadline = kvc_load_until(s, 0); /* a load may wait for it */
+    int is_bad[KVC_MAX_TIERS] = {0};
+    for (unsigned i = 0; i < s->n_tiers; i++) {
+        struct kvc_error why;
+        struct kvc_bytes *bytes = kvc_store_read_tier(s, i, o, deadline, &why);
+        if (!bytes && !why.code) kvc_fail(e, KVC_ERR_IO, "the store has no object of this name");
+        else if (!bytes && e) *e = why;
+        if (!bytes) continue;
+        *size = bytes->size;
+        if (!kvc_object_check(s, o, bytes->data, *size, &why) &&
+            !kvc_chunk_signature(s, o, bytes->data, size, &why)) {
+            for (unsigned k = 0; k < i; k++)
+                if (is_bad[k]) put_to_tier(s, k, o, bytes, WHERE_DAMAGED, NULL);
+            kvc_store_backfill(s, i, o, NULL, bytes); /* faster tiers lack it */
+            return bytes;
+        }
+        is_bad[i] = 1;
+        if (e) *e = why;
+        kvc_bytes_release(bytes);
+    }
+    return NULL;
+}
+
 /* Writes an object to the tiers from `first` to `end`. -1: none took it. */
 static int put_object(struct kvc_store *s, unsigned first, unsigned end, const struct kvc_object *o,
                       const void *data, size_t size, enum overwriting over, struct kvc_error *e) {
@@ -477,10 +479,7 @@ struct kvc_profile *kvc_store_profile(struct kvc_store *s, const uint8_t *sha256
     struct kvc_bytes *bytes = kvc_store_read_object(s, &o, &size, e);
     struct kvc_profile *p = bytes ? kvc_shared_profile_open_memory(bytes->data, size, e) : NULL;
     kvc_bytes_release(bytes);
-    if (!p || is_profile(p, sha256)) return p;
-    kvc_shared_profile_close(p);
-    kvc_fail(e, KVC_ERR_DAMAGED, "a profile in the store is not the one that its name stands for");
-    return NULL;
+    return p;
 }
 
 /* Returns the code of objects whose profile cannot be read: whatever is wrong with the profile,

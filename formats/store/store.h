@@ -142,7 +142,8 @@ int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, c
 int kvc_object_check(const struct kvc_store *s, const struct kvc_object *o, const void *data,
                      size_t size, struct kvc_error *e);
 
-/* Reads an object from the first tier that has it. *size is that without its signature. */
+/* Reads such an object from the first tier that has it whole, and writes it to faster ones in which
+ * it is damaged. *size is that without its signature. */
 struct kvc_bytes *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o,
                                         size_t *size, struct kvc_error *e);
 /* Writes a profile to all tiers, and that it was learnt from the namespace of this hash: unless
