@@ -797,6 +797,61 @@ def bad_servers(_):
         b"$5\r\nabcdefgh\r\n",
         b"$-7\r\n",
         b"$99999999999999999999\r\n",
+class Elsewhere:
+    """A cluster that says an object is empty, and sends its first slice from another node, with a pause within."""
+
+    def __init__(self):
+        self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        self.ports = [s.getsockname()[1] for s in self.listeners]
+        self.sent, self.early = False, False
+        for node in range(2):
+            threading.Thread(target=self.accept, args=(node,), daemon=True).start()
+
+    def accept(self, node):
+        while True:
+            threading.Thread(target=self.serve, args=(node, self.listeners[node].accept()[0]), daemon=True).start()
+
+    def serve(self, node, s):
+        with s, s.makefile("rb") as f:
+            while line := f.readline():
+                words = [f.read(int(f.readline()[1:]) + 2)[:-2] for _ in range(int(line[1:]))]
+                if words[0] == b"CLUSTER":
+                    s.sendall(b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n" % self.ports[0])
+                elif words[0] == b"STRLEN":
+                    s.sendall(b":0\r\n")
+                elif words[0] == b"ASKING":
+                    s.sendall(b"+OK\r\n")
+                elif words[0] == b"GETRANGE" and node == 0:
+                    s.sendall(b"-ASK %d 127.0.0.1:%d\r\n" % (slot_of(words[1]), self.ports[1]))
+                elif words[0] == b"GETRANGE":
+                    s.sendall(b"$%d\r\n" % MIB + b"x" * 100000)
+                    time.sleep(0.3)
+                    self.sent = True
+                    s.sendall(b"x" * (MIB - 100000) + b"\r\n")
+                elif words[0] == b"GET":
+                    self.early |= not self.sent
+                    s.sendall(b"$%d\r\n" % (4 * MIB) + b"y" * (4 * MIB) + b"\r\n")
+
+
+def slot_of(key):
+    crc = 0
+    for byte in key:
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = (crc << 1 ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
+    return crc % SLOTS
+
+
+@test
+def one_writer(_):
+    """What an object is read into is not moved while another node still writes there."""
+    fake = Elsewhere()
+    l = tier(f"redis://127.0.0.1:{fake.ports[0]}")
+    reply = expect(l("get 0 1 check=0 deadline=5000"), ok=True, there=1, bytes=4 * MIB)
+    check(not fake.early, f"the whole object is asked for while a slice is under way: {reply}")
+    l.end()
+
+
         b"*2147483647\r\n",
         b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
         b"-LOADING Redis is loading the dataset in memory\r\n",

@@ -24,7 +24,7 @@ struct object {
     uint64_t size; /* as STRLEN says */
     int known;     /* the size is */
     int admitted;  /* all slices are asked for */
-    int empty;     /* the size is 0, and so the whole was asked for */
+    int empty;     /* the size is 0, and so the whole is asked for */
     int gone;      /* it is not there, or not any more */
     int changed, failed;
     uint64_t got;      /* bytes, from the first one on */
@@ -205,9 +205,7 @@ static void size_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
         blame(o, &e);
     } else if (size == 0) {
         o->empty = 1;
-        o->admitted = 1;
         hold(g, o, 0);
-        redis_get_ask(g, o, 0, KVC_REDIS_MAX_REPLY, whole_done);
     } else {
         o->size = (uint64_t)size;
         g->guess = o->size < KVC_REDIS_SLICE ? o->size : KVC_REDIS_SLICE;
@@ -222,6 +220,12 @@ static void go_on(struct get *g) {
     for (size_t i = g->handed; i < g->begun; i++) {
         struct object *o = object_of(g, i);
         if (!o->known) waits = 1;
+        /* place() may move the bytes of an object: another command must not write there meanwhile
+         */
+        if (o->empty && !o->admitted && !o->requests && !o->why && !o->failed) {
+            o->admitted = 1;
+            redis_get_ask(g, o, 0, KVC_REDIS_MAX_REPLY, whole_done);
+        }
         if (!o->known || o->admitted || o->why || o->failed || o->size <= KVC_REDIS_SLICE) continue;
         const uint64_t rest = o->size - KVC_REDIS_SLICE;
         if (i != g->handed && (waits || g->memory + rest > MEMORY)) return;
@@ -243,8 +247,8 @@ static void go_on(struct get *g) {
 }
 
 static int is_complete(const struct object *o) {
-    return !o->requests && (o->known || o->failed || o->why) &&
-           (o->size <= KVC_REDIS_SLICE || o->admitted || o->why || o->failed);
+    const int asked = o->admitted || (!o->empty && o->size <= KVC_REDIS_SLICE);
+    return !o->requests && ((o->known && asked) || o->why || o->failed);
 }
 
 /* Hands over what is complete. Returns 0, 1: no more are needed, -1: the next one failed. */
