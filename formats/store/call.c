@@ -137,16 +137,28 @@ void kvc_bytes_release(void *bytes) {
 
 /* --- what a call does --- */
 
-/* Asks about each object by itself. Tiers count objects up to the first that they lack, so the
+/* Notes an object at once: a caller whose deadline is over takes what is known. */
+static void note_there(void *state, size_t i) {
+    struct kvc_call *c = state;
+    pthread_mutex_lock(&c->lock);
+    c->is_there[i] = 1;
+    c->found++;
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Asks about each object by itself. `find` counts objects up to the first that is missing, so the
  * search goes on after each of these. */
 static int find_each(struct kvc_call *c, struct kvc_tier *t, struct kvc_error *e) {
-    int status = 0;
-    for (size_t i = 0, found; i < c->n && !status; i += found + 1) {
+    if (t->ops->each)
+        return t->ops->each(t, c->object, c->n, c->deadline, note_there, c, e) && !c->found ? -1
+                                                                                            : 0;
+    for (size_t i = 0, found; i < c->n; i += found + 1) {
         found = 0;
-        status = t->ops->find(t, c->object + i, c->n - i, c->deadline, &found, c->size + i, e);
-        memset(c->is_there + i, 1, found);
+        if (t->ops->find(t, c->object + i, c->n - i, c->deadline, &found, c->size + i, e))
+            return -1;
+        for (size_t k = 0; k < found; k++) note_there(c, i + k);
     }
-    return status;
+    return 0;
 }
 
 static int find_last(struct kvc_call *c, struct kvc_tier *t, struct kvc_error *e) {

@@ -151,8 +151,8 @@ struct kvc_call {
     /* of a search: how many, or the number of the last one plus 1; their sizes, 0: unknown */
     size_t found;
     uint64_t *size;
-    uint8_t *is_there;
-    int partial; /* the tier failed after it had found some */
+    uint8_t *is_there; /* under the lock, also before the call is done */
+    int partial;       /* the tier failed after it had found some */
 
     pthread_mutex_t lock;   /* of what follows */
     pthread_cond_t changed; /* done, or an object has arrived */

@@ -212,12 +212,12 @@ struct name_search {
     uint8_t *there;
 };
 
-/* Takes what a tier has. A call that is still under way has no answer. */
+/* Takes what a tier has, as far as it is known: the call may still be under way. */
 static void name_answer(struct search *x, struct kvc_call *c, size_t from) {
     uint8_t *there = ((struct name_search *)x)->there;
     kvc_call_wait(c, NULL);
     pthread_mutex_lock(&c->lock);
-    for (size_t i = 0; i < c->n && c->done; i++) there[from + i] |= c->is_there[i];
+    for (size_t i = 0; i < c->n; i++) there[from + i] |= c->is_there[i];
     pthread_mutex_unlock(&c->lock);
     while (x->from < x->n && there[x->from]) x->from++;
 }

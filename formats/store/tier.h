@@ -12,7 +12,7 @@
 #include <pthread.h>
 
 /* Backends in shared objects tell by it for which version of this header they were built. */
-#define KVC_TIER_ABI 4
+#define KVC_TIER_ABI 5
 
 /* Times are microseconds of CLOCK_MONOTONIC. A call should return at its deadline with what it has;
  * INT64_MAX: there is none. */
@@ -29,6 +29,8 @@ struct kvc_tier {
  * objects. */
 typedef int kvc_tier_take(void *state, size_t i, void *data, size_t size,
                           const struct kvc_error *why);
+/* Takes object i of `each`, which is there. Calls come one at a time, in any order. */
+typedef void kvc_tier_there(void *state, size_t i);
 /* Gets an object that a walk meets; `used` is when it was last read or written, seconds since 1970
  * (0: unknown). Returns 0, or another number to stop. */
 typedef int kvc_tier_seen(void *state, const struct kvc_object *o, uint64_t size, int64_t used);
@@ -94,6 +96,10 @@ struct kvc_tier_ops {
     /* As `find`, for who is about to put: an index is not believed. NULL: find has none. */
     int (*count)(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
                  size_t *found, uint64_t *size, struct kvc_error *e);
+    /* Finds which of n objects are there, each for itself, many in a round trip; hands them over as
+     * soon as they are known. NULL: `find` does it, again after each object that is not there. */
+    int (*each)(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                kvc_tier_there *there, void *state, struct kvc_error *e);
     /* Puts a damaged or forged object aside, or removes it. */
     int (*quarantine)(struct kvc_tier *l, const struct kvc_object *o, struct kvc_error *e);
     /* Notes that the n objects of a chain were read: the first ones are to stay longest. */

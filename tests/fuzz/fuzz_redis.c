@@ -75,6 +75,12 @@ static int seen(void *state, const struct kvc_object *o, uint64_t size, int64_t 
     return used < 0;
 }
 
+/* Each object is handed over once at most. */
+static void note_there(void *state, size_t i) {
+    int *there = state;
+    if (i >= OBJECTS || there[i]++) abort();
+}
+
 static void call(const struct kvc_tier_ops *ops, unsigned choice, int known) {
     struct kvc_object o[OBJECTS] = {0};
     struct kvc_store_tier_info facts;
@@ -83,7 +89,7 @@ static void call(const struct kvc_tier_ops *ops, unsigned choice, int known) {
     uint64_t size[OBJECTS];
     size_t found = 0, next = 0;
     char text[64];
-    int there, status = 0;
+    int there, each[OBJECTS] = {0}, status = 0;
     snprintf(text, sizeof text, "redis://127.0.0.1:%u?max-object=1M", (unsigned)port);
     if (kvc_url_parse(&url, text, &e)) abort();
     struct kvc_tier *tier = ops->open(&url, &e);
@@ -96,7 +102,7 @@ static void call(const struct kvc_tier_ops *ops, unsigned choice, int known) {
     }
     for (uint8_t i = 0; i < OBJECTS; i++) o[i].key[0] = i;
     const kvc_instant deadline = kvc_now() + DEADLINE;
-    switch (choice % 6) {
+    switch (choice % 7) {
     case 0:
         status = ops->find(tier, o, OBJECTS, deadline, &found, size, &e);
         if (found > OBJECTS) abort();
@@ -105,6 +111,7 @@ static void call(const struct kvc_tier_ops *ops, unsigned choice, int known) {
     case 2: status = ops->put(tier, o, "value", 5, NULL, deadline, &there, &e); break;
     case 3: status = ops->drop(tier, o, OBJECTS, deadline, &e); break;
     case 4: status = ops->walk(tier, NULL, seen, NULL, &e); break;
+    case 5: status = ops->each(tier, o, OBJECTS, deadline, note_there, each, &e); break;
     default: status = ops->facts(tier, &facts, deadline, &e);
     }
     if (status && !e.message[0]) abort();

@@ -129,6 +129,14 @@ def cluster(folder):
     expect(l("walk"), ok=True, n=549)
     expect(l("walk-space 7"), ok=True, n=40, bytes=400)
     expect(l("walk stop=5"), ok=True, n=5)
+    # each by itself, with gaps, in one round trip for each master
+    for gap in (137, 300):
+        expect(l(f"drop {100 + gap} 1"), ok=True)
+    finds, trips = round_trips(l)
+    gaps = [0, 37, 137, 300, 500]
+    expect(l("each 100 512"), ok=True, there=512 - len(gaps), sum=sum(range(512)) - sum(gaps))
+    expect(l("each 2000 512"), ok=True, there=0)
+    check(round_trips(l) == (finds + 2, trips + 6), f"{round_trips(l)} after {finds}, {trips}")
     # any one member is enough to begin with; further hosts may be dead
     other = tier(f"redis://127.0.0.1:1,127.0.0.1:{cluster.servers[2].port}")
     expect(other("find 101 30"), ok=True, found=30)
@@ -295,6 +303,7 @@ def refusals(folder):
     c("RPUSH", keys[1], "x")
     expect(l("get 0 3"), ok=True, there=1, wrong=1, missing=2, why=1)
     expect(l("find 0 3"), ok=True, found=1)
+    expect(l("each 0 3"), ok=True, there=1, sum=0)
     expect(l("walk"), ok=True, n=2, bytes=1000)
     # what is no string is written over, by small and by large objects, and by those that stay
     for how in ("put 1 1 10", "put 1 1 100000", "put 1 1 10 pin=1", "put 1 1 100000 pin=1"):
@@ -788,15 +797,6 @@ class Fake(threading.Thread):
             pass
 
 
-@test
-def bad_servers(_):
-    answers = [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        b"\x00" * 100,
-        b":12abc\r\n",
-        b"$5\r\nabcdefgh\r\n",
-        b"$-7\r\n",
-        b"$99999999999999999999\r\n",
 class Elsewhere:
     """A cluster that says an object is empty, and sends its first slice from another node, with a pause within."""
 
@@ -852,6 +852,15 @@ def one_writer(_):
     l.end()
 
 
+@test
+def bad_servers(_):
+    answers = [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\x00" * 100,
+        b":12abc\r\n",
+        b"$5\r\nabcdefgh\r\n",
+        b"$-7\r\n",
+        b"$99999999999999999999\r\n",
         b"*2147483647\r\n",
         b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
         b"-LOADING Redis is loading the dataset in memory\r\n",

@@ -113,6 +113,18 @@ def test_find(port):
         expect(d("find 3 400 9000"), [400, 0])
 
 
+def test_each(port):
+    with Driver(port, prefix="each") as d:
+        for first in (0, 3, 298, 511):
+            expect(d(f"put {first} 1 100 9000"), [1, 0, 0])
+        d("reopen")
+        expect(d("each 0 512 30000"), [4, 0 + 3 + 298 + 511, 0, 2, 512])
+        expect(d("each 0 512 30000"), [4, 0 + 3 + 298 + 511, 0, 2, 508])
+        d("bad 3")
+        expect(d("each 0 4 9000"), [1, 0, 0, 1, 3])
+        expect(d("each 298 1 9000"), [1, 0, 0, 0, 0])
+
+
 def test_walk_pages(port):
     with Driver(port, prefix="pages") as d:
         expect(d("put 0 1100 3 60000"), [1100, 0, 0])
@@ -487,7 +499,7 @@ class Skip(Exception):
     pass
 
 
-EVERY_SERVER = [test_round_trip, test_find, test_walk_pages, test_threads, test_quarantine_kept, test_two_writers]
+EVERY_SERVER = [test_round_trip, test_find, test_each, test_walk_pages, test_threads, test_quarantine_kept, test_two_writers]
 ONE_SERVER = [test_refused, test_credential_files, test_options, test_storm, test_bodies, test_etags, test_size_lies, test_slow, test_hedging,
               test_conditions, test_parts, test_clock, test_hung_server, test_tls]
 

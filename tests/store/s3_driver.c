@@ -5,6 +5,7 @@
  *   put FIRST N SIZE MS [replace]   -> put OK THERE FAILED | MS | MESSAGE
  *   get FIRST N SIZE MS [threads]   -> get RIGHT WRONG ABSENT REFUSED STATUS | MS | MESSAGE
  *   find FIRST N MS                 -> find FOUND STATUS ROUNDS REQUESTS | MS | MESSAGE
+ *   each FIRST N MS                 -> each THERE SUM STATUS ROUNDS REQUESTS | MS | MESSAGE
  *   drop FIRST N MS, bad FIRST, walk [space], facts, stats, reopen, quit
  */
 #include "formats/store/s3/s3_state.h"
@@ -181,6 +182,31 @@ static void find(const char *arguments) {
     free(size);
 }
 
+static void count(void *state, size_t i) {
+    size_t *there = state;
+    there[0]++;
+    there[1] += i;
+}
+
+static void each(const char *arguments) {
+    size_t first, n, there[2] = {0};
+    long ms;
+    struct kvc_error e = {0};
+    struct kvc_s3_stats before, after;
+    if (sscanf(arguments, "%zu %zu %ld", &first, &n, &ms) != 3) exit(2);
+    struct kvc_object *o = calloc(n, sizeof *o);
+    if (!o) exit(2);
+    for (size_t i = 0; i < n; i++) o[i] = object(first + i);
+    kvc_s3_stats(tier, &before);
+    const kvc_instant begun = kvc_now();
+    const int status = tier->ops->each(tier, o, n, in(ms), count, there, &e);
+    kvc_s3_stats(tier, &after);
+    printf("each %zu %zu %d %" PRIu64 " %" PRIu64, there[0], there[1], status,
+           after.rounds - before.rounds, after.requests - before.requests);
+    end_line(begun, &e);
+    free(o);
+}
+
 static void drop(const char *arguments, int bad) {
     size_t first, n = 1;
     long ms = 0;
@@ -241,6 +267,7 @@ static int run(char *line) {
     if (strncmp(line, "put ", 4) == 0) put(arguments);
     else if (strncmp(line, "get ", 4) == 0) get(arguments);
     else if (strncmp(line, "find ", 5) == 0) find(arguments);
+    else if (strncmp(line, "each ", 5) == 0) each(arguments);
     else if (strncmp(line, "drop ", 5) == 0) drop(arguments, 0);
     else if (strncmp(line, "bad ", 4) == 0) drop(arguments, 1);
     else if (strncmp(line, "walk", 4) == 0) walk(arguments);

@@ -4,7 +4,8 @@
  *
  *   tier_driver BACKEND.so
  *   open URL | close | facts | walk | walk-space SPACE
- *   put FIRST N SIZE [OPTION=..]   find FIRST N   get FIRST N   drop FIRST N   pin FIRST N UNTIL
+ *   put FIRST N SIZE [OPTION=..]   find FIRST N   each FIRST N   get FIRST N   drop FIRST N   pin
+ * FIRST N UNTIL
  * quarantine FIRST load FIRST N SIZE threads=T seconds=S: puts, finds, gets and drops of random
  * objects Options: deadline=MS seed=N seconds=N replace=1 pin=1 check=0 space=N stop=N (get: no
  * more objects after so many) */
@@ -158,6 +159,23 @@ static void find(uint64_t first, size_t n) {
     printf("{\"found\": %zu, \"bytes\": %" PRIu64 ", ", found, bytes);
     end_reply(status, &e, kvc_now() - spent);
     free(size);
+    free(o);
+}
+
+static void count(void *state, size_t i) {
+    uint64_t *there = state;
+    there[0]++;
+    there[1] += i;
+}
+
+static void each(uint64_t first, size_t n) {
+    struct kvc_error e;
+    struct kvc_object *o = objects(first, n);
+    uint64_t there[2] = {0};
+    const kvc_instant begin = kvc_now();
+    const int status = ops->each(tier, o, n, deadline(), count, there, &e);
+    printf("{\"there\": %" PRIu64 ", \"sum\": %" PRIu64 ", ", there[0], there[1]);
+    end_reply(status, &e, begin);
     free(o);
 }
 
@@ -347,6 +365,7 @@ static void command(char *text) {
     else if (!tier) puts("{\"ok\": false, \"error\": \"no tier is open\"}");
     else if (strcmp(verb, "put") == 0) put(first, n, third);
     else if (strcmp(verb, "find") == 0) find(first, n);
+    else if (strcmp(verb, "each") == 0) each(first, n);
     else if (strcmp(verb, "get") == 0) get(first, n);
     else if (strcmp(verb, "pin") == 0) simple(verb, first, n, (int64_t)third);
     else if (strcmp(verb, "drop") == 0) simple(verb, first, n, 0);

@@ -15,6 +15,8 @@ struct batch {
     struct kvc_redis_run run;
     struct kvc_redis_request *q;
     size_t n;
+    kvc_redis_done *done; /* of each command; NULL: none */
+    void *state;          /* of these */
 };
 
 /* Sends one command about each of n objects, all at once. */
@@ -29,7 +31,11 @@ static int batch_run(struct batch *b, struct kvc_redis *l, const char *verb, con
     if (kvc_redis_discover(l, deadline, e)) return -1;
     kvc_redis_run_init(&b->run, l, deadline);
     /* the last one first: of a chain, its beginning is to be what was used last */
-    for (size_t i = n; i--;) kvc_redis_run_add(&b->run, &b->q[i]);
+    for (size_t i = n; i--;) {
+        b->q[i].done = b->done;
+        b->q[i].state = b->state;
+        kvc_redis_run_add(&b->run, &b->q[i]);
+    }
     while (kvc_redis_run_step(&b->run))
         ;
     return 0;
@@ -82,15 +88,45 @@ static int redis_level_find(struct kvc_redis *l, const struct kvc_object *o, siz
     return status;
 }
 
+static void count_rounds(struct kvc_redis *l, uint64_t rounds) {
+    pthread_mutex_lock(&l->lock);
+    l->finds++;
+    l->find_rounds += rounds;
+    pthread_mutex_unlock(&l->lock);
+}
+
 static int tier_find(struct kvc_tier *tier, const struct kvc_object *o, size_t n,
                      kvc_instant deadline, size_t *found, uint64_t *size, struct kvc_error *e) {
     struct kvc_redis *l = (struct kvc_redis *)tier;
     struct finding more;
     const int status = redis_level_find(l, o, n, deadline, found, size, &more, e);
-    pthread_mutex_lock(&l->lock);
-    l->finds++;
-    l->find_rounds += more.rounds;
-    pthread_mutex_unlock(&l->lock);
+    count_rounds(l, more.rounds);
+    return status;
+}
+
+struct each {
+    struct batch b;
+    kvc_tier_there *there;
+    void *state;
+};
+
+static void each_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
+    const struct each *x = q->state;
+    (void)run;
+    if (is_integer(q) && q->reply->integer > 0) x->there(x->state, (size_t)(q - x->b.q));
+}
+
+static int tier_each(struct kvc_tier *tier, const struct kvc_object *o, size_t n,
+                     kvc_instant deadline, kvc_tier_there *there, void *state,
+                     struct kvc_error *e) {
+    struct kvc_redis *l = (struct kvc_redis *)tier;
+    struct each x = {.b = {.done = each_done, .state = &x}, .there = there, .state = state};
+    int status = n ? batch_run(&x.b, l, "STRLEN", NULL, NULL, o, n, deadline, e) : 0;
+    for (size_t i = 0; !status && i < n; i++)
+        if (!is_integer(&x.b.q[i]) && x.b.q[i].state_of != KVC_REDIS_DENIED)
+            status = unexpected(&x.b, &x.b.q[i], e);
+    count_rounds(l, x.b.run.rounds);
+    batch_end(&x.b);
     return status;
 }
 
@@ -245,6 +281,7 @@ static const struct kvc_tier_ops ops = {.abi = KVC_TIER_ABI,
                                         .drop = tier_drop,
                                         .walk = kvc_redis_walk,
                                         .facts = kvc_redis_facts,
+                                        .each = tier_each,
                                         .quarantine = tier_quarantine,
                                         .touch = tier_touch,
                                         .pin = tier_pin};

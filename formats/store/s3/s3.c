@@ -207,6 +207,7 @@ __attribute__((visibility("default"))) const struct kvc_tier_ops *kvc_store_tier
                                             .drop = s3_drop,
                                             .walk = s3_walk,
                                             .facts = s3_facts,
+                                            .each = kvc_s3_each,
                                             .quarantine = s3_quarantine,
                                             .touch = NULL,
                                             .pin = NULL};

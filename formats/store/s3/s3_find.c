@@ -1,11 +1,14 @@
-/* s3_find.c: finds the longest part of a chain that is there, by HEAD requests: the search by 32
- * ways, and the memory of what is there. Spec: S3.md, "Requests". */
+/* s3_find.c: finds the longest part of a chain that is there, or each object by itself, by HEAD
+ * requests: the search by 32 ways, and the memory of what is there. Spec: S3.md, "Requests". */
 #include "formats/store/s3/s3_state.h"
+
+#include "codecs/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define WAYS 32u
+#define ROUND 256 /* questions of a round that asks about each object */
 
 size_t kvc_s3_probes(const struct kvc_s3_search *s, size_t probe[KVC_S3_PROBES]) {
     const size_t unknown = s->high - s->low;
@@ -137,16 +140,28 @@ struct round {
     uint8_t there[KVC_S3_PROBES];
 };
 
+static void ask_head(struct kvc_s3_request *r, const struct kvc_object *o) {
+    *r = (struct kvc_s3_request){.method = "HEAD"};
+    kvc_s3_name(r, o);
+}
+
+/* Returns 1 and its size if the object is there, 0 if it is not, -1: there is no answer. */
+static int take_head(struct kvc_s3 *l, const struct kvc_object *o, const struct kvc_s3_request *r,
+                     uint64_t *size, struct kvc_error *e) {
+    if (*r->why || (r->answer.status != 200 && r->answer.status != 404))
+        return kvc_s3_fail(l, r, e);
+    if (r->answer.status != 200) return 0;
+    *size = r->answer.length > 0 ? (uint64_t)r->answer.length : 0;
+    kvc_s3_remember(l->memory, o, KVC_S3_THERE, *size, kvc_now());
+    return 1;
+}
+
 static int take_probe(void *state, struct kvc_s3_request *r, struct kvc_error *e) {
     struct round *x = state;
     const size_t at = x->probe[r->index];
-    if (*r->why || (r->answer.status != 200 && r->answer.status != 404))
-        return kvc_s3_fail(x->l, r, e);
-    x->there[r->index] = r->answer.status == 200;
-    if (!x->there[r->index]) return 0;
-    x->size[at] = r->answer.length > 0 ? (uint64_t)r->answer.length : 0;
-    kvc_s3_remember(x->l->memory, &x->o[at], KVC_S3_THERE, x->size[at], kvc_now());
-    return 0;
+    const int there = take_head(x->l, &x->o[at], r, &x->size[at], e);
+    x->there[r->index] = there == 1;
+    return there < 0 ? -1 : 0;
 }
 
 int kvc_s3_find(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
@@ -167,10 +182,7 @@ int kvc_s3_find(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc
     if (!status) {
         while (!status && (asked = kvc_s3_probes(&s, x.probe)) != 0) {
             memset(x.there, 0, sizeof x.there);
-            for (size_t i = 0; i < asked; i++) {
-                r[i] = (struct kvc_s3_request){.method = "HEAD"};
-                kvc_s3_name(&r[i], &o[x.probe[i]]);
-            }
+            for (size_t i = 0; i < asked; i++) ask_head(&r[i], &o[x.probe[i]]);
             atomic_fetch_add(&l->counters.rounds, 1);
             status = kvc_s3_ask_all(&c, r, asked, take_probe, &x, e);
             if (!status) kvc_s3_narrow(&s, x.probe, x.there, asked);
@@ -185,5 +197,61 @@ int kvc_s3_find(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc
                 kvc_s3_remember(l->memory, &o[i], KVC_S3_THERE, 0, kvc_now());
     }
     free(r);
+    return status;
+}
+
+/* --- finding each by itself --- */
+
+struct each {
+    struct kvc_s3 *l;
+    const struct kvc_object *o;
+    const size_t *asked; /* numbers of the objects of a round */
+    kvc_tier_there *there;
+    void *state;
+};
+
+static int take_each(void *state, struct kvc_s3_request *r, struct kvc_error *e) {
+    const struct each *x = state;
+    const size_t at = x->asked[r->index];
+    uint64_t size;
+    const int there = take_head(x->l, &x->o[at], r, &size, e);
+    if (there == 1) x->there(x->state, at);
+    return there < 0 ? -1 : 0;
+}
+
+/* Asks about n objects, whose numbers are `asked`. */
+static int ask_each(struct each *x, const size_t *asked, size_t n, kvc_instant deadline,
+                    struct kvc_error *e) {
+    struct kvc_s3_request *r = calloc(ROUND, sizeof *r);
+    struct kvc_s3_call c;
+    if (!r) return kvc_fail_memory(e, "requests to S3");
+    int status = kvc_s3_call_begin(&c, x->l, deadline, e);
+    for (size_t i = 0, some; i < n && !status; i += some) {
+        some = n - i < ROUND ? n - i : ROUND;
+        x->asked = asked + i;
+        for (size_t k = 0; k < some; k++) ask_head(&r[k], &x->o[asked[i + k]]);
+        atomic_fetch_add(&x->l->counters.rounds, 1);
+        status = kvc_s3_ask_all(&c, r, some, take_each, x, e);
+    }
+    kvc_s3_call_end(&c);
+    free(r);
+    return status;
+}
+
+int kvc_s3_each(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                kvc_tier_there *there, void *state, struct kvc_error *e) {
+    struct kvc_s3 *l = (struct kvc_s3 *)tier;
+    struct each x = {.l = l, .o = o, .there = there, .state = state};
+    size_t *asked = kvc_alloc(n, sizeof *asked), unknown = 0;
+    const kvc_instant now = kvc_now();
+    if (!asked) return kvc_fail_memory(e, "requests to S3");
+    for (size_t i = 0; i < n; i++) {
+        uint64_t size;
+        const enum kvc_s3_known known = kvc_s3_recall(l->memory, &o[i], &size, now);
+        if (known == KVC_S3_THERE) there(state, i);
+        if (known == KVC_S3_UNKNOWN) asked[unknown++] = i;
+    }
+    const int status = unknown ? ask_each(&x, asked, unknown, deadline, e) : 0;
+    free(asked);
     return status;
 }

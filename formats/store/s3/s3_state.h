@@ -279,6 +279,8 @@ void kvc_s3_channels_free(struct kvc_s3 *l);
 int kvc_s3_find(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
                 size_t *found, uint64_t *size, struct kvc_error *e);
 int kvc_s3_get(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
+int kvc_s3_each(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                kvc_tier_there *there, void *state, struct kvc_error *e);
                kvc_tier_take *take, void *state, struct kvc_error *e);
 int kvc_s3_put(struct kvc_tier *tier, const struct kvc_object *o, const void *data, size_t size,
                const struct kvc_tier_put *how, kvc_instant deadline, int *there,
