@@ -363,6 +363,14 @@ def test_hedging(port):
         assert stats[3] >= 1 and stats[4] >= 1, stats
         PROXY.set(Fault("late", "GET", times=1, seconds=0.2))
         expect(d("get 0 3 1000 9000"), [3, 0, 0, 0, 0])
+    with Driver(PROXY.port, "remember=0", prefix="hedge") as d:
+        for method, command, numbers in (("HEAD", "find 0 1 9000", [1, 0]), ("GET", "walk", [40, 40000])):
+            for _ in range(16):
+                expect(d(command), numbers)
+            won = d("stats")[0][4]
+            PROXY.set(Fault("stall", method, times=1))
+            expect(d(command), numbers, 1500)
+            assert d("stats")[0][4] > won, command
     with Driver(PROXY.port, "hedge=no", prefix="hedge") as d:
         PROXY.set(Fault("late", "GET", seconds=0.2))
         got = d("get 0 3 1000 9000")

@@ -108,7 +108,7 @@ static void end_try(struct kvc_s3_call *c, struct kvc_s3_try *t) {
     while (*at != t) at = &(*at)->next;
     *at = t->next;
     c->running--;
-    if (t->own) c->hedges--;
+    if (t->hedge) c->hedges--;
     t->r->running[t->r->running[0] == t ? 0 : 1] = NULL;
     kvc_s3_try_end(t, c->channel);
 }
@@ -234,7 +234,7 @@ static void take_answer(struct kvc_s3_call *c, struct kvc_s3_try *t) {
     kvc_s3_redact(c->l, r->answer.region);
     kvc_s3_redact(c->l, r->answer.server);
     if (t->own && t->got) memcpy(r->into, t->own, (size_t)t->got);
-    if (t->own) atomic_fetch_add(&c->l->counters.hedges_won, 1);
+    if (t->hedge) atomic_fetch_add(&c->l->counters.hedges_won, 1);
 }
 
 static void try_ended(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code) {
@@ -286,8 +286,8 @@ static void start_try(struct kvc_s3_call *c, struct kvc_s3_request *r, int hedge
     if (t) {
         t->r = r;
         t->to = r->into;
-        if (hedge) t->to = t->own = malloc(r->into ? (size_t)r->bytes : 1);
-        if (hedge && !t->own) {
+        t->hedge = hedge;
+        if (hedge && r->into && !(t->to = t->own = malloc((size_t)r->bytes))) {
             free(t);
             return; /* the first try goes on alone */
         }

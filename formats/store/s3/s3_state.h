@@ -216,7 +216,8 @@ struct kvc_s3_try {
     kvc_instant started, moved; /* when bytes went to and fro last */
     kvc_instant answered;       /* when the answer began; 0: it has not */
     struct kvc_s3_answer answer;
-    uint8_t *to;  /* the request's memory, or that of a hedge */
+    int hedge;    /* a duplicate of a late try */
+    uint8_t *to;  /* the request's memory, or that of a hedge; NULL: the answer is text */
     uint8_t *own; /* memory of a hedge */
     uint64_t got;
     size_t sent;
@@ -278,9 +279,9 @@ void kvc_s3_channels_free(struct kvc_s3 *l);
 
 int kvc_s3_find(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
                 size_t *found, uint64_t *size, struct kvc_error *e);
-int kvc_s3_get(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
 int kvc_s3_each(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
                 kvc_tier_there *there, void *state, struct kvc_error *e);
+int kvc_s3_get(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
                kvc_tier_take *take, void *state, struct kvc_error *e);
 int kvc_s3_put(struct kvc_tier *tier, const struct kvc_object *o, const void *data, size_t size,
                const struct kvc_tier_put *how, kvc_instant deadline, int *there,
