@@ -115,7 +115,7 @@ static void replies_that_are_none(void **unused) {
     static const char *const bad[] = {"HTTP/1.1 200\r\n",
                                       "$3\r\nabcdef\r\n",
                                       "$99999999999999999999999999\r\n",
-                                      "*131073\r\n",
+                                      "*524289\r\n",
                                       "*2147483647\r\n",
                                       "$x\r\n\r\n",
                                       "\r\n"};
@@ -148,6 +148,42 @@ static void long_lines(void **unused) {
     assert_int_equal(receive(text, 60002, 4096, &p, &r, 1), 1);
     assert_int_equal(r.tree->len, 59999);
     freeReplyObject(r.tree);
+    free(text);
+}
+
+/* The limits are those of a whole reply, however it is nested. */
+static void large_trees(void **unused) {
+    (void)unused;
+    enum { SIZE = 21 << 20, STRINGS = 1000, STRING = 20 << 10, ARRAYS = 1 << 16 };
+    struct kvc_redis_reply r[2];
+    struct placed p = {.limit = 0};
+    char *text = malloc(SIZE);
+    assert_non_null(text);
+    /* 16 elements in each array, which are parsed before the next one comes */
+    for (size_t good = 0; good < 2; good++) {
+        const size_t arrays = good ? ARRAYS / 4 : ARRAYS;
+        size_t n = (size_t)sprintf(text, "*%zu\r\n", arrays);
+        for (size_t i = 0; i < arrays; i++) {
+            n += (size_t)sprintf(text + n, "*16\r\n");
+            for (int k = 0; k < 16; k++) n += (size_t)sprintf(text + n, ":1\r\n");
+        }
+        assert_int_equal(receive(text, n, 4096, &p, r, 2), good ? 1 : -1);
+        if (good) freeReplyObject(r[0].tree);
+    }
+    /* strings that are short enough each; two replies that are short enough each */
+    for (size_t replies = 1; replies <= 2; replies++) {
+        size_t n = 0;
+        for (size_t i = 0; i < STRINGS; i++) {
+            if (i % (STRINGS / replies) == 0)
+                n += (size_t)sprintf(text + n, "*%zu\r\n", STRINGS / replies);
+            n += (size_t)sprintf(text + n, "$%d\r\n", STRING);
+            memset(text + n, 'a', STRING);
+            n += STRING;
+            n += (size_t)sprintf(text + n, "\r\n");
+        }
+        assert_int_equal(receive(text, n, 4096, &p, r, 2), replies == 2 ? 2 : -1);
+        for (size_t k = 0; k < 2 && replies == 2; k++) freeReplyObject(r[k].tree);
+    }
     free(text);
 }
 
@@ -296,6 +332,7 @@ int main(void) {
         cmocka_unit_test(replies_that_are_none),
         cmocka_unit_test(lists_of_slots),
         cmocka_unit_test(long_lines),
+        cmocka_unit_test(large_trees),
         cmocka_unit_test(left_alone),
         cmocka_unit_test(secrets),
         cmocka_unit_test(keys),

@@ -17,7 +17,9 @@ typedef size_t elements;
 /* Makes an array of hiredis' own, whose memory follows from the number alone that the server
  * claims. */
 static void *few_elements(const redisReadTask *task, elements n) {
-    if (n > KVC_REDIS_MAX_ELEMENTS) return NULL;
+    struct kvc_redis_reader *reader = task->privdata;
+    if ((size_t)n > KVC_REDIS_MAX_ELEMENTS - reader->elements) return NULL;
+    reader->elements += (size_t)n;
     redisReply *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     r->type = REDIS_REPLY_ARRAY;
@@ -40,6 +42,7 @@ int kvc_redis_reader_init(struct kvc_redis_reader *r, struct kvc_error *e) {
     r->functions = *r->reader->fn;
     r->functions.createArray = few_elements;
     r->reader->fn = &r->functions;
+    r->reader->privdata = r;
     return 0;
 }
 
@@ -114,14 +117,15 @@ static int line(struct kvc_redis_reader *r, struct kvc_redis_reply *reply, struc
     const uint8_t *p = r->bytes + r->begin, *end = memchr(p, '\n', r->end - r->begin);
     const size_t n = end ? (size_t)(end + 1 - p) : r->end - r->begin;
     void *tree = NULL;
+    if (!r->inside) r->tree = r->elements = 0;
     r->begin += n;
     r->inside = 1;
     r->line += n;
+    r->tree += n;
     /* each feed parses it from its beginning */
     if (r->line > KVC_REDIS_MAX_LINE) return not_a_reply(e, "a line is too long");
     if (end) r->line = 0;
-    if (r->reader->len - r->reader->pos + n > KVC_REDIS_MAX_REPLY)
-        return not_a_reply(e, "a reply is too long");
+    if (r->tree > KVC_REDIS_MAX_REPLY) return not_a_reply(e, "a reply is too long");
     if (redisReaderFeed(r->reader, (const char *)p, n) != REDIS_OK ||
         redisReaderGetReply(r->reader, &tree) != REDIS_OK)
         return not_a_reply(e, r->reader->err == REDIS_ERR_OOM ? "a reply is too long"

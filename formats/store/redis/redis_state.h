@@ -13,11 +13,11 @@
 /* --- replies (redis_reply.c): turns what a server sends into replies. Values of objects go from
  * the socket into the caller's memory; all else is hiredis' tree --- */
 
-/* Limits of what a server may send: bytes of a reply that is no value of an object, and elements of
- * one array. */
+/* Limits of a reply that is no value of an object: its bytes, those without an end of a line, and
+ * the elements of all of its arrays. */
 #define KVC_REDIS_MAX_REPLY (16 << 20)
-#define KVC_REDIS_MAX_LINE (64 << 10) /* bytes without an end of a line, in such a reply */
-#define KVC_REDIS_MAX_ELEMENTS (1 << 17)
+#define KVC_REDIS_MAX_LINE (64 << 10)
+#define KVC_REDIS_MAX_ELEMENTS (1 << 19)
 
 /* Returns memory for a value of n bytes. NULL: it becomes a tree as other replies do. */
 typedef uint8_t *kvc_redis_place(void *state, size_t n);
@@ -32,11 +32,13 @@ struct kvc_redis_reader {
     redisReplyObjectFunctions functions;
     uint8_t *bytes; /* received and not yet parsed: [begin, end) */
     size_t begin, end;
-    int inside;  /* the reader has the first part of a reply */
-    size_t line; /* bytes of a line that the reader has */
-    uint8_t *to; /* the rest of a value comes here */
-    size_t size; /* of the value */
-    size_t left; /* of it, and of the two bytes after it; 0: no value is on its way */
+    int inside;      /* the reader has the first part of a reply */
+    size_t tree;     /* bytes of this reply that the reader was given */
+    size_t elements; /* of the arrays of this reply */
+    size_t line;     /* bytes of a line that the reader has */
+    uint8_t *to;     /* the rest of a value comes here */
+    size_t size;     /* of the value */
+    size_t left;     /* of it, and of the two bytes after it; 0: no value is on its way */
 };
 
 int kvc_redis_reader_init(struct kvc_redis_reader *r, struct kvc_error *e);
