@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -257,13 +258,18 @@ def wrong_options(_):
         expect(Tier(BUILD, url, environment={"KVC_REDIS_PASSWORD": ""}).opened, ok=False, severity="item")
 
 
+def make_certificate(folder):
+    key, certificate = os.path.join(folder, "key"), os.path.join(folder, "certificate")
+    command = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
+    subprocess.run(["openssl", *command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    return certificate, key
+
+
 @test
 def tls(folder):
     if not shutil.which("openssl"):
         return "no openssl"
-    key, certificate = os.path.join(folder, "key"), os.path.join(folder, "certificate")
-    command = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
-    subprocess.run(["openssl", *command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    certificate, key = make_certificate(folder)
     from redis_servers import free_port
 
     port = free_port()
@@ -281,6 +287,45 @@ def tls(folder):
     expect(l("load 0 40 3000000 threads=4 seconds=2"), wrong=0, errors=0)
     l.end()
     s.kill()
+
+
+class Hangs(threading.Thread):
+    """A server with TLS that closes each connection when a large value comes."""
+
+    def __init__(self, certificate, key):
+        super().__init__(daemon=True)
+        self.settings = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.settings.load_cert_chain(certificate, key)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                s = self.settings.wrap_socket(self.listener.accept()[0], server_side=True)
+                while b"SET" not in (data := s.recv(4096)):
+                    s.sendall(b"-ERR This instance has cluster support disabled\r\n" if b"CLUSTER" in data else b":0\r\n")
+                # its end, and then a reset, as bytes were not read
+                plain = socket.socket(fileno=s.detach())
+                plain.shutdown(socket.SHUT_WR)
+                plain.close()
+            except OSError:
+                pass
+
+
+@test
+def tls_hangs_up(folder):
+    """A lost connection is an error of the call, and no signal to the program."""
+    if not shutil.which("openssl"):
+        return "no openssl"
+    certificate, key = make_certificate(folder)
+    server = Hangs(certificate, key)
+    for _ in range(10):
+        l = tier(f"rediss://127.0.0.1:{server.port}?ca={certificate}")
+        for _ in range(3):
+            retry(l("put 0 1 100000000 check=0 deadline=5000"))
+        l.end()
 
 
 # --- what fails ---

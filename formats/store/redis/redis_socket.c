@@ -22,13 +22,58 @@ static int redis_tls_failed(struct kvc_error *e, const char *what) {
     return kvc_fail(e, KVC_ERR_IO, "TLS: %s%s%s", what, *text ? ": " : "", text);
 }
 
-SSL_CTX *kvc_redis_tls_open(const char *authorities, const char *certificate, const char *key,
-                            struct kvc_error *e) {
-    SSL_CTX *c = SSL_CTX_new(TLS_client_method());
-    if (!c) {
+struct kvc_redis_tls {
+    SSL_CTX *settings;
+    BIO_METHOD *socket; /* moves the bytes of TLS */
+};
+
+static int would_block(int error) {
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+/* OpenSSL's own sockets are written by write(), which raises SIGPIPE where the server has gone: it
+ * would end the program. */
+static int bio_write(BIO *b, const char *data, int n) {
+    BIO_clear_retry_flags(b);
+    const ssize_t sent = send((int)(intptr_t)BIO_get_data(b), data, (size_t)n,
+                              MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && would_block(errno)) BIO_set_retry_write(b);
+    return (int)sent;
+}
+
+static int bio_read(BIO *b, char *to, int n) {
+    BIO_clear_retry_flags(b);
+    const ssize_t received = recv((int)(intptr_t)BIO_get_data(b), to, (size_t)n, MSG_DONTWAIT);
+    if (received < 0 && would_block(errno)) BIO_set_retry_read(b);
+    return (int)received;
+}
+
+/* Nothing is kept back, so that there is nothing to flush. */
+static long bio_control(BIO *b, int command, long number, void *pointer) {
+    (void)b, (void)number, (void)pointer;
+    return command == BIO_CTRL_FLUSH;
+}
+
+static struct kvc_redis_tls *tls_settings(void) {
+    struct kvc_redis_tls *t = calloc(1, sizeof *t);
+    if (!t) return NULL;
+    t->settings = SSL_CTX_new(TLS_client_method());
+    t->socket = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "socket without signals");
+    if (t->settings && t->socket && BIO_meth_set_write(t->socket, bio_write) &&
+        BIO_meth_set_read(t->socket, bio_read) && BIO_meth_set_ctrl(t->socket, bio_control))
+        return t;
+    kvc_redis_tls_close(t);
+    return NULL;
+}
+
+struct kvc_redis_tls *kvc_redis_tls_open(const char *authorities, const char *certificate,
+                                         const char *key, struct kvc_error *e) {
+    struct kvc_redis_tls *t = tls_settings();
+    if (!t) {
         redis_tls_failed(e, "no memory");
         return NULL;
     }
+    SSL_CTX *c = t->settings;
     SSL_CTX_set_min_proto_version(c, TLS1_2_VERSION);
     SSL_CTX_set_verify(c, SSL_VERIFY_PEER, NULL);
     SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
@@ -45,23 +90,30 @@ SSL_CTX *kvc_redis_tls_open(const char *authorities, const char *certificate, co
         status = redis_tls_failed(e, key);
     if (status) {
         if (e) e->severity = KVC_SEVERITY_ITEM;
-        SSL_CTX_free(c);
+        kvc_redis_tls_close(t);
         return NULL;
     }
-    return c;
+    return t;
 }
 
-void kvc_redis_tls_close(SSL_CTX *t) {
-    SSL_CTX_free(t);
+void kvc_redis_tls_close(struct kvc_redis_tls *t) {
+    if (!t) return;
+    SSL_CTX_free(t->settings);
+    BIO_meth_free(t->socket);
+    free(t);
 }
 
 /* Returns TLS on a socket, to a server whose certificate has the name or address `host`. NULL: no
  * memory. */
-static SSL *tls_new(SSL_CTX *settings, int fd, const char *host, struct kvc_error *e) {
+static SSL *tls_new(const struct kvc_redis_tls *t, int fd, const char *host, struct kvc_error *e) {
     struct in6_addr address;
-    SSL *s = SSL_new(settings);
-    int ok = s && SSL_set_fd(s, fd);
+    SSL *s = SSL_new(t->settings);
+    BIO *b = s ? BIO_new(t->socket) : NULL;
+    int ok = b != NULL;
     if (ok) {
+        BIO_set_data(b, (void *)(intptr_t)fd);
+        BIO_set_init(b, 1);
+        SSL_set_bio(s, b, b);
         SSL_set_connect_state(s);
         if (inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1)
             ok = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s), host);
@@ -159,12 +211,8 @@ static int hung_up(struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_IO, "the server closed the connection");
 }
 
-static int would_block(int error) {
-    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
-}
-
 struct kvc_redis_socket *kvc_redis_socket_open(const struct sockaddr *address, socklen_t size,
-                                               SSL_CTX *tls, const char *host,
+                                               const struct kvc_redis_tls *tls, const char *host,
                                                struct kvc_error *e) {
     struct kvc_redis_socket *l = calloc(1, sizeof *l);
     const int yes = 1;

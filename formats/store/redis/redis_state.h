@@ -97,9 +97,10 @@ int kvc_redis_ranges(const redisReply *slots, kvc_redis_range *range, void *stat
 
 /* Settings of TLS that connections share. Files may be NULL: the system's authorities, and no
  * certificate of one's own. */
-SSL_CTX *kvc_redis_tls_open(const char *authorities, const char *certificate, const char *key,
-                            struct kvc_error *e);
-void kvc_redis_tls_close(SSL_CTX *t);
+struct kvc_redis_tls;
+struct kvc_redis_tls *kvc_redis_tls_open(const char *authorities, const char *certificate,
+                                         const char *key, struct kvc_error *e);
+void kvc_redis_tls_close(struct kvc_redis_tls *t); /* NULL is legal */
 
 struct kvc_redis_socket {
     struct kvc_redis_socket *next; /* in a list of idle ones */
@@ -114,7 +115,8 @@ struct kvc_redis_socket {
 /* Begins to connect. NULL: it cannot even begin. `host` is the name that a certificate must have.
  */
 struct kvc_redis_socket *kvc_redis_socket_open(const struct sockaddr *address, socklen_t size,
-                                               SSL_CTX *tls, const char *host, struct kvc_error *e);
+                                               const struct kvc_redis_tls *tls, const char *host,
+                                               struct kvc_error *e);
 void kvc_redis_socket_close(struct kvc_redis_socket *l);
 
 /* Goes on connecting after poll() saw POLLOUT, or what `wants` says. Returns 1 when bytes may be
@@ -159,7 +161,7 @@ struct kvc_redis_options {
     size_t setup_size;
     unsigned setup_replies;
     char *password; /* NULL: none. Messages must not repeat it */
-    SSL_CTX *tls;
+    struct kvc_redis_tls *tls;
     int64_t ttl, timeout; /* microseconds; ttl 0: none */
     uint64_t max_object;
 };
