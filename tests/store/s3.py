@@ -255,7 +255,8 @@ def test_bodies(port):
         expect(d("put 0 1 20000000 9000"), [1, 0, 0])
         expect(d("put 1 1 30000 9000"), [1, 0, 0])
     for fault in ({"kind": "cut"}, {"kind": "cut", "share": 0}, {"kind": "cut", "share": 0.9999}, {"kind": "reset"}, {"kind": "lose"},
-                  {"kind": "none", "headers": {"Content-Length": "29999"}}, {"kind": "none", "headers": {"Content-Range": "bytes 0-29998/30000"}},
+                  {"kind": "endless"}, {"kind": "endless", "share": 1}, {"kind": "none", "headers": {"Content-Length": "29999"}},
+                  {"kind": "none", "headers": {"Content-Range": "bytes 0-29998/30000"}},
                   {"kind": "none", "headers": {"Content-Range": "bytes 1-30000/30001"}}, {"kind": "none", "headers": {"Content-Range": "nonsense"}}):
         kind = fault.pop("kind")
         with Driver(PROXY.port, prefix="bodies") as d:

@@ -121,8 +121,10 @@ class Proxy:
         if kind == "etag":
             self.etags += 1
             change("ETag", f'"{self.etags:032x}"')
+        if kind == "endless":  # its end is that of the connection
+            status, headers = "HTTP/1.1 200 OK", [("Connection", "close")]
         writer.write("\r\n".join([status] + [f"{k}: {v}" for k, v in headers] + ["", ""]).encode("latin-1"))
-        if kind == "cut":
+        if kind in ("cut", "endless"):
             writer.write(data[: int(len(data) * fault.how.get("share", 0.5))])
             await writer.drain()
             return False

@@ -64,6 +64,7 @@ static void test_headers(void **state) {
     take(&a, "\r\n");
     assert_string_equal(a.etag, "\"abc-3\"");
     assert_int_equal(a.length, 10);
+    assert_false(a.chunked);
     assert_int_equal(a.first, 5);
     assert_int_equal(a.last, 14);
     assert_int_equal(a.total, 1000);
@@ -106,7 +107,10 @@ static void test_bad_headers(void **state) {
         take(&a, line);
         assert_int_equal(a.date, -1);
     }
+    take(&a, "Transfer-Encoding: chunked\r\n");
+    assert_true(a.chunked);
     take(&a, "HTTP/1.1 20 OK\r\n");
+    assert_false(a.chunked);
     assert_int_equal(a.status, 0);
     assert_int_equal(kvc_s3_date_iso("2013-05-24T00:00:00.000Z"), 1369353600);
     assert_int_equal(kvc_s3_date_iso("2013-00-24T00:00:00Z"), -1);

@@ -66,6 +66,8 @@ static void s3_answer_read_header(struct kvc_s3_answer *a, const char *name, con
     int64_t v;
     if (strcasecmp(name, "content-length") == 0) {
         if ((end = number(value, &v)) != NULL && !*end) a->length = v;
+    } else if (strcasecmp(name, "transfer-encoding") == 0) {
+        a->chunked = strcasecmp(value, "chunked") == 0;
     } else if (strcasecmp(name, "content-range") == 0) {
         read_range(a, value);
     } else if (strcasecmp(name, "etag") == 0) {

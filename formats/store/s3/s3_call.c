@@ -169,6 +169,9 @@ static const char *check(const struct kvc_s3_try *t) {
     if (t->too_much) return "the answer is longer than what was asked for";
     if (!t->to) return NULL;
     if (a->status == 200 && r->first) return "the server does not send ranges";
+    /* what ends with its connection may have been cut short */
+    if (a->status == 200 && a->length < 0 && !a->chunked)
+        return "the answer does not say how long it is";
     if (a->status == 200 && a->length >= 0 && (uint64_t)a->length != t->got)
         return "the answer has another length than it says";
     if (a->status != 206) return NULL;

@@ -55,12 +55,13 @@ static void miss(struct get *g, struct fetch *f) {
     kvc_s3_remember(g->c.l->memory, &g->o[f - g->f], KVC_S3_UNKNOWN, 0, kvc_now());
 }
 
-/* The same, and says why. The text may be of a request, which ends too. */
-static int refuse(struct get *g, struct fetch *f, const char *what) {
+/* The same, and says why. The text may be of a request, which ends too. None of it tells of a
+ * damaged object, which would be deleted. */
+static int refuse(struct get *g, struct fetch *f, enum kvc_code code, const char *what) {
     struct kvc_error *why = calloc(1, sizeof *why);
     if (!why) return kvc_fail_memory(g->e, "a message");
-    kvc_fail(why, KVC_ERR_DAMAGED, "S3 bucket '%s' at %s: %s: %s", g->c.l->setup.bucket,
-             g->c.l->setup.base, f->name, what);
+    kvc_fail(why, code, "S3 bucket '%s' at %s: %s: %s", g->c.l->setup.bucket, g->c.l->setup.base,
+             f->name, what);
     why->severity = KVC_SEVERITY_ITEM;
     f->why = why;
     miss(g, f);
@@ -110,7 +111,7 @@ static int begin(struct get *g, struct fetch *f, uint64_t guess) {
 
 /* Reads it once more: it has changed, or is not what was remembered. */
 static int restart(struct get *g, struct fetch *f) {
-    if (++f->attempts == ATTEMPTS) return refuse(g, f, "it changes while it is read");
+    if (++f->attempts == ATTEMPTS) return refuse(g, f, KVC_ERR_IO, "it changes while it is read");
     miss(g, f);
     f->over = 0;
     return begin(g, f, 0);
@@ -132,7 +133,8 @@ static int take_range(struct get *g, struct fetch *f, const struct kvc_s3_reques
                    range = g->c.l->setup.range;
     if (f->size && total != f->size) return restart(g, f);
     if (total > range && !*r->answer.etag)
-        return refuse(g, f, "the server sends no ETag, so that ranges may not belong together");
+        return refuse(g, f, KVC_ERR_UNSUPPORTED,
+                      "the server sends no ETag, so that ranges may not belong together");
     if (f->known && strcmp(f->etag, r->answer.etag) != 0) return restart(g, f);
     memcpy(f->etag, r->answer.etag, sizeof f->etag);
     f->known = 1;
@@ -143,7 +145,7 @@ static int take_range(struct get *g, struct fetch *f, const struct kvc_s3_reques
     if (total > g->c.l->setup.max_object) {
         char text[128];
         snprintf(text, sizeof text, "it has %" PRIu64 " bytes, more than max-object allows", total);
-        return refuse(g, f, text);
+        return refuse(g, f, KVC_ERR_UNSUPPORTED, text);
     }
     uint8_t *grown = kvc_realloc(f->data, total, 1);
     if (!grown) return kvc_fail_memory(g->e, "an object of S3");
@@ -158,7 +160,7 @@ static int take_answer(struct get *g, struct kvc_s3_request *r) {
     struct fetch *f = &g->f[r->index];
     const int status = r->answer.status;
     f->left--;
-    if (*r->why) return r->wrong ? refuse(g, f, r->why) : kvc_s3_fail(g->c.l, r, g->e);
+    if (*r->why) return r->wrong ? refuse(g, f, KVC_ERR_IO, r->why) : kvc_s3_fail(g->c.l, r, g->e);
     if (status == 200 || status == 206) return take_range(g, f, r);
     if (status == 404 && strcmp(r->code, "NoSuchBucket") != 0) {
         miss(g, f);

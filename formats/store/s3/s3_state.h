@@ -108,6 +108,7 @@ struct kvc_s3 {
 struct kvc_s3_answer {
     int status;                  /* 0: no answer came */
     int64_t length;              /* Content-Length; -1: none */
+    int chunked;                 /* the body says where it ends */
     int64_t first, last, total;  /* Content-Range; total -1: none that can be read */
     int64_t date;                /* of the server, seconds since 1970; -1: none */
     int64_t retry;               /* Retry-After in seconds; -1: none */
