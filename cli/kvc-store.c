@@ -239,8 +239,8 @@ int main(int argc, char **argv) {
         .groups = groups,
         .print_commands = print_commands,
         .end = "\n"
-               "Exit status: 0 done; 1 nothing found, or something is bad (verify, doctor); 2\n"
-               "trouble.\n"
+               "Exit status: 0 done; 1 nothing found, something is bad (verify, doctor), or left\n"
+               "out (export, import, sync); 2 trouble.\n"
                "\n"
                "Examples:\n"
                "  kvc-store -s dir:caches init max-size=100G\n"

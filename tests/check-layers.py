@@ -111,8 +111,8 @@ BUDGET = {
     "formats/device/cuda": 500,
     "formats/arguments": 200,
     # checks of arguments; what the tools and the store did by themselves; weights for queries; folders of profiles, and
-    # how one fits; targets that make no sense; why a descriptor is not written
-    "formats/api": 6680,
+    # how one fits; targets that make no sense; why a descriptor is not written; what a move leaves out
+    "formats/api": 6690,
     # checks of arguments; tiers, checks and moves of objects, which were in kvc-store; profiles that a store learns, and that
     # its recipes share; links by which open handles find what was moved; what a move or a check goes on after
     "formats/store": 5640,

@@ -9,30 +9,41 @@ static int take_namespace(struct store_tool *t, struct store_namespaces *namespa
     return t->ns || t->like ? store_take_namespaces(t, namespaces) : EXIT_SAME;
 }
 
+static void leave_out(void *state, const struct kvc_error *why) {
+    struct store_tool *t = state;
+    cli_progress_end(&t->progress);
+    cli_error(why);
+    t->left_out++;
+}
+
 /* Returns how a namespace, or everything, is moved. Begins to show progress. */
 static struct kvc_store_move_options options_of(struct store_tool *t, const char *name,
                                                 const struct store_namespaces *namespaces) {
     return (struct kvc_store_move_options){.size = sizeof(struct kvc_store_move_options),
                                            .ns = namespaces->n ? namespaces->item[0] : NULL,
                                            .progress = store_progress(t, name),
-                                           .progress_state = t};
+                                           .progress_state = t,
+                                           .left_out = leave_out,
+                                           .left_out_state = t};
 }
 
 static int say(struct store_tool *t, const struct kvc_store_moved *m, const char *done,
                int with_there) {
-    char size[32];
+    char size[32], others[48] = "";
     cli_size_text(m->bytes, size);
+    if (t->left_out) snprintf(others, sizeof others, "; %" PRIu64 " left out", t->left_out);
     if (t->json) {
         cli_json_u64(&t->report, "objects", m->objects);
         cli_json_u64(&t->report, "bytes", m->bytes);
         cli_json_u64(&t->report, "there", m->there);
+        cli_json_u64(&t->report, "left_out", t->left_out);
     } else if (!t->quiet && with_there) {
-        cli_warn("%" PRIu64 " objects, %s, %s; %" PRIu64 " of them were there already", m->objects,
-                 size, done, m->there);
+        cli_warn("%" PRIu64 " objects, %s, %s; %" PRIu64 " of them were there already%s",
+                 m->objects, size, done, m->there, others);
     } else if (!t->quiet) {
-        cli_warn("%" PRIu64 " objects, %s, %s", m->objects, size, done);
+        cli_warn("%" PRIu64 " objects, %s, %s%s", m->objects, size, done, others);
     }
-    return EXIT_SAME;
+    return t->left_out ? EXIT_DIFFER : EXIT_SAME;
 }
 
 int store_export(struct store_tool *t) {

@@ -15,7 +15,8 @@ struct store_tool {
     int json, quiet, verbose, repair, force, pin, lossy_metadata;
     struct kvc_store_clean_options clean; /* gc */
     int64_t seconds;
-    int n; /* operands */
+    uint64_t left_out; /* objects that were not moved */
+    int n;             /* operands */
     char **operand;
     struct kvc_error *e;      /* of the last call that failed */
     struct kvc_store *s;      /* open while a command runs */

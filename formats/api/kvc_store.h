@@ -486,6 +486,10 @@ struct kvc_store_move_options {
     /* Gets bytes, which are listed for it first; returns 0, as it cannot cancel. NULL: none. */
     kvc_progress_fn *progress;
     void *progress_state;
+    /* Gets what is wrong with an object, its name first, that cannot be read or put while others
+     * can: it is left out. NULL: the first one ends the call. */
+    void (*left_out)(void *state, const struct kvc_error *why);
+    void *left_out_state;
 };
 struct kvc_store_moved {
     size_t size; /* of this struct; set by the caller */

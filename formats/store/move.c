@@ -27,11 +27,26 @@ static int begin(struct moving *m, const struct kvc_store_move_options *options)
     return kvc_sized_take(&m->options, sizeof m->options, options, "kvc_store_move_options", m->e);
 }
 
+/* Leaves an object out of which alone something is wrong. -1: everything ends. */
+static int leave_out(struct moving *m, const struct kvc_object *o, struct kvc_error *why) {
+    if (why->severity == KVC_SEVERITY_RETRY || !m->options.left_out) {
+        if (m->e) *m->e = *why;
+        return -1;
+    }
+    kvc_chunk_blame(o, why);
+    m->options.left_out(m->options.left_out_state, why);
+    return 0;
+}
+
 static int put_bytes(struct moving *m, const struct kvc_object *o, struct kvc_bytes *bytes) {
     static const struct kvc_tier_put how = {.parent = NULL};
-    const int put = kvc_store_put_tier(m->to, 0, o, bytes, &how, kvc_now() + MOVE_TIME, m->e);
+    struct kvc_error why;
+    const int put = kvc_store_put_tier(m->to, 0, o, bytes, &how, kvc_now() + MOVE_TIME, &why);
+    if (put < 0) return leave_out(m, o, &why);
     m->sum.there += put == KVC_PUT_SHARED;
-    return put < 0 ? -1 : 0;
+    m->sum.objects++;
+    m->sum.bytes += bytes->size;
+    return 0;
 }
 
 static int write_member(struct moving *m, const struct kvc_object *o,
@@ -40,13 +55,14 @@ static int write_member(struct moving *m, const struct kvc_object *o,
     kvc_object_name(o, name);
     if (m->members->begin(m->members->state, name, bytes->size, m->e)) return -1;
     if (kvc_sink_write(m->members->out, bytes->data, bytes->size, m->e)) return -1;
-    return m->members->finish(m->members->state, m->e) ? -1 : 0;
+    if (m->members->finish(m->members->state, m->e)) return -1;
+    m->sum.objects++;
+    m->sum.bytes += bytes->size;
+    return 0;
 }
 
 static int move_bytes(struct moving *m, const struct kvc_object *o, struct kvc_bytes *bytes) {
     const int status = m->to ? put_bytes(m, o, bytes) : write_member(m, o, bytes);
-    m->sum.objects++;
-    m->sum.bytes += bytes->size;
     if (m->options.progress) m->options.progress(m->options.progress_state, m->sum.bytes, m->total);
     return status;
 }
@@ -59,8 +75,7 @@ static int move_one(void *state, const struct kvc_object *o, uint64_t listed, in
     struct kvc_bytes *bytes = kvc_store_read_tier(m->from, 0, o, kvc_now() + MOVE_TIME, &why);
     (void)listed, (void)used;
     if (bytes) m->failed = move_bytes(m, o, bytes) != 0;
-    else if (why.code) m->failed = 1;
-    if (!bytes && why.code && m->e) *m->e = why;
+    else if (why.code) m->failed = leave_out(m, o, &why) != 0;
     kvc_bytes_release(bytes);
     return m->failed;
 }

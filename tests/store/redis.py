@@ -786,6 +786,9 @@ def wrong_types(folder):
             c("UNLINK", key)
             make(key)
         check(tools.found(url, p) == 0, "found")
+        for words in (["export", "-f", "-o", "all.tar"], ["sync", "dir:copy"]):
+            text = tools.store(url, *words, status=1)
+            check(text.count("WRONGTYPE") == tools.CHUNKS and "1 objects" in text and f"{tools.CHUNKS} left out" in text, text)
         text = tools.store(url, "verify", status=1)
         check(text.count("WRONGTYPE") == tools.CHUNKS and f"{tools.CHUNKS} bad" in text, text)
         tools.store(url, "verify", "--repair", status=1)
