@@ -78,7 +78,6 @@ int store_verify(struct store_tool *t) {
     char size[32], tiers[32] = "";
     const int failed = kvc_store_verify(t->s, &o, &v, t->e);
     cli_progress_end(&t->progress);
-    if (failed) return store_trouble(t);
     cli_size_text(v.bytes, size);
     if (t->json) {
         cli_json_u64(&t->report, "objects", v.objects);
@@ -89,6 +88,7 @@ int store_verify(struct store_tool *t) {
         printf("%" PRIu64 " objects%s, %s: %" PRIu64 " bad%s\n", v.objects, tiers, size, v.bad,
                v.bad && t->repair ? ", put aside" : "");
     }
+    if (failed) return store_trouble(t);
     return v.bad ? EXIT_DIFFER : EXIT_SAME;
 }
 

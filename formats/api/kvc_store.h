@@ -473,7 +473,7 @@ struct kvc_store_verified {
 };
 /* Reads all objects of all tiers, and checks each alone: signature, checksums, and whether its
  * tokens, name or facts are those that its name is made of, where its namespace can be read. -1: a
- * tier cannot be read. `verified` may be NULL. */
+ * tier cannot be read; `verified`, which may be NULL, is of the others then. */
 KVC_STORE_API int kvc_store_verify(struct kvc_store *s,
                                    const struct kvc_store_verify_options *options,
                                    struct kvc_store_verified *verified, struct kvc_error *e);

@@ -14,9 +14,10 @@ struct verifying {
     struct kvc_store_verify_options options;
     struct kvc_store_namespace **ns; /* those that can be read */
     size_t n_ns;
-    unsigned tier; /* that is read now */
-    struct kvc_object *bad;
+    unsigned tier;          /* that is read now */
+    struct kvc_object *bad; /* to be put aside */
     size_t n_bad;
+    struct kvc_error down; /* why the tier cannot be read any more; code KVC_OK: it can */
     struct kvc_store_verified sum;
     uint64_t total; /* bytes, of progress; 0: unknown */
     int failed;     /* there is no memory */
@@ -80,42 +81,75 @@ static void tell(const struct verifying *v, const struct kvc_error *why) {
     if (v->options.bad) v->options.bad(v->options.bad_state, why);
 }
 
-static int note_bad(struct verifying *v, const struct kvc_object *o, struct kvc_error *why) {
-    struct kvc_object *more = kvc_room_for_one(v->bad, v->n_bad, sizeof *more);
+static int note_bad(struct verifying *v, const struct kvc_object *o, struct kvc_error *why,
+                    int put_aside) {
     kvc_chunk_blame(o, why);
     tell(v, why);
+    v->sum.bad++;
+    if (!put_aside && v->options.repair) {
+        kvc_fail(why, KVC_ERR_UNSUPPORTED, "it stays where it is: it may be good");
+        kvc_chunk_blame(o, why);
+        tell(v, why);
+    }
+    if (!put_aside) return 0;
+    struct kvc_object *more = kvc_room_for_one(v->bad, v->n_bad, sizeof *more);
     v->failed |= !more;
     if (!more) return 1;
     v->bad = more;
     v->bad[v->n_bad++] = *o;
-    v->sum.bad++;
     return 0;
 }
 
 static int see(void *state, const struct kvc_object *o, uint64_t listed, int64_t used) {
     struct verifying *v = state;
+    const int remote = v->s->tier[v->tier].ops->remote;
     struct kvc_error why = {.code = KVC_OK};
     struct kvc_bytes *bytes = kvc_store_read_tier(v->s, v->tier, o, kvc_now() + KVC_OBJECT_TIME,
                                                   &why);
     (void)listed, (void)used;
     if (!bytes && why.code == KVC_OK) return 0; /* it has just gone */
+    if (!bytes && remote && why.severity == KVC_SEVERITY_RETRY) {
+        v->down = why;
+        return 1;
+    }
     const int bad = !bytes || check_bytes(v, o, bytes->data, bytes->size, &why);
+    /* a server that does not send an object may have a good one */
+    const int put_aside = bytes || !remote || why.code == KVC_ERR_DAMAGED;
     v->sum.objects++;
     v->sum.bytes += bytes ? bytes->size : 0;
     kvc_bytes_release(bytes);
     if (v->options.progress) v->options.progress(v->options.progress_state, v->sum.bytes, v->total);
-    return bad ? note_bad(v, o, &why) : 0;
+    return bad ? note_bad(v, o, &why, put_aside) : 0;
 }
 
 static int verify_tier(struct verifying *v, struct kvc_error *e) {
     struct kvc_tier *l = v->s->tier[v->tier].tier;
     struct kvc_error why;
     v->n_bad = 0;
-    if (l->ops->walk(l, NULL, see, v, e)) return -1;
-    if (v->failed) return kvc_fail_memory(e, "a list of objects");
+    v->down.code = KVC_OK;
+    int status = l->ops->walk(l, NULL, see, v, e);
+    if (!status && v->failed) status = kvc_fail_memory(e, "a list of objects");
+    if (!status && v->down.code != KVC_OK) {
+        *e = v->down;
+        status = -1;
+    }
     for (size_t i = 0; i < v->n_bad && v->options.repair && l->ops->quarantine; i++)
         if (l->ops->quarantine(l, &v->bad[i], &why)) tell(v, &why);
-    return 0;
+    return status;
+}
+
+/* Reads the tiers. One that cannot be read does not keep the others from it: the first error is
+ * the call's, further ones are told. */
+static int verify_tiers(struct verifying *v, struct kvc_error *e) {
+    int status = 0;
+    for (; v->tier < v->s->n_tiers; v->tier++) {
+        struct kvc_error why;
+        if (!verify_tier(v, &why)) continue;
+        if (status) tell(v, &why);
+        else if (e) *e = why;
+        status = -1;
+    }
+    return status;
 }
 
 /* Opens the namespaces whose names can be checked. Facts that are damaged, and tiers that cannot be
@@ -141,10 +175,11 @@ int kvc_store_verify(struct kvc_store *s, const struct kvc_store_verify_options 
     int status = open_namespaces(&v, e);
     for (unsigned i = 0; i < s->n_tiers && v.options.progress; i++)
         v.total += kvc_store_bytes(s, i, NULL);
-    for (; v.tier < s->n_tiers && !status; v.tier++) status = verify_tier(&v, e);
+    if (!status) status = verify_tiers(&v, e);
     for (size_t i = 0; i < v.n_ns; i++) kvc_store_namespace_close(v.ns[i]);
     free(v.ns);
     free(v.bad);
-    if (status) return -1;
-    return verified ? kvc_sized_give(verified, &v.sum, sizeof v.sum, "kvc_store_verified", e) : 0;
+    if (verified && kvc_sized_give(verified, &v.sum, sizeof v.sum, "kvc_store_verified", e))
+        return -1;
+    return status;
 }

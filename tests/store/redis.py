@@ -811,6 +811,23 @@ def wrong_types(folder):
     s.kill()
 
 
+@test
+def verify_goes_on(folder):
+    """Of a chain, what can be read is verified; a server that does not answer has its objects neither called bad nor removed."""
+    s, tools = Server(folder), Tools(folder)
+    url, p = f"redis://127.0.0.1:{s.port}", tools.cache("p", 1)
+    for store in ("dir:d", url):
+        tools.store(store, "put", "--chunk=256", p)
+    down = "redis://127.0.0.1:1?prefix"
+    text = tools.store(f"{down}=a:,dir:d,{down}=b:,{url}", "verify", status=2)
+    check(f"{2 * tools.CHUNKS + 2} objects in 4 tiers" in text and ": 0 bad" in text and text.count("refused") == 2, text)
+    for i, key in enumerate(s.client()("KEYS", "*.kv")):
+        s.client()("APPEND", key, "x" * (i << 20))
+    text = tools.store(f"{url}?max-object=4M", "verify", "--repair", status=1)
+    check(text.count("larger than max-object") == text.count("it may be good") == 4 and s.client()("DBSIZE") == tools.CHUNKS - 1 + 1, text)
+    s.kill()
+
+
 class Fake(threading.Thread):
     """A server that answers CLUSTER SLOTS as a single server does, and all else with given bytes."""
 
