@@ -954,6 +954,13 @@ def bad_servers(_):
     time.sleep(0.15)
     expect(l("find 0 1 deadline=1000"), ok=True, found=1, bytes=77)
     check(fake.connections == n + 1, fake.connections)
+    # a list of keys without an end
+    fake = Fake(b"*2\r\n$1\r\n7\r\n*0\r\n")
+    l = tier(f"redis://127.0.0.1:{fake.port}?timeout=50ms")
+    reply = l("walk")
+    retry(reply, "does not end")
+    check(3_000_000 <= reply["us"] < 3_000_000 + LATE, reply)
+    l.end()
     # an answer to no question
     fake = Fake(b":1\r\n:2\r\n")
     l = tier(f"redis://127.0.0.1:{fake.port}")

@@ -138,6 +138,14 @@ def test_walk_pages(port):
         expect(d("walk"), [5])
 
 
+def test_walk_without_end(_):
+    with Driver(PROXY.port, "stall=50ms", prefix="pages") as d:
+        PROXY.set(Fault("pages", "GET"))
+        got = d("walk")
+        expect(got, [0, 0, 0, -1], 3000)
+        assert "does not end" in got[2], got
+
+
 def test_threads(port):
     with Driver(port, prefix="threads") as d:
         expect(d("put 0 30 300000 60000"), [30, 0, 0])
@@ -509,7 +517,7 @@ class Skip(Exception):
 
 
 EVERY_SERVER = [test_round_trip, test_find, test_each, test_walk_pages, test_threads, test_quarantine_kept, test_two_writers]
-ONE_SERVER = [test_refused, test_credential_files, test_options, test_storm, test_bodies, test_etags, test_size_lies, test_slow, test_hedging,
+ONE_SERVER = [test_walk_without_end, test_refused, test_credential_files, test_options, test_storm, test_bodies, test_etags, test_size_lies, test_slow, test_hedging,
               test_conditions, test_parts, test_clock, test_hung_server, test_tls]
 
 

@@ -29,6 +29,9 @@ class Fault:
 ERROR = '<?xml version="1.0"?><Error><Code>{}</Code><Message>made by the proxy</Message></Error>'
 
 
+PAGE = "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>{}</NextContinuationToken></ListBucketResult>"
+
+
 class Proxy:
     def __init__(self, port, tls=None):
         self.upstream, self.tls, self.faults, self.log = port, tls, [], []
@@ -82,6 +85,9 @@ class Proxy:
         body = await reader.readexactly(size) if size else b""
         if fault and fault.kind == "status":
             return await self._answer(writer, method, fault.how["status"], fault.how.get("code", ""), fault.how.get("headers", {}))
+        if fault and fault.kind == "pages":
+            page = PAGE.format(fault.met).encode()
+            return await self._send(writer, method, "HTTP/1.1 200 OK", [("Content-Length", str(len(page)))], page, None)
         if fault and fault.kind == "skew":
             return await self._skew(writer, method, headers, fault.how["seconds"])
         status, answer, data = await self._forward(first, headers, body, method)

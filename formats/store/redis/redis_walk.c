@@ -12,6 +12,8 @@
 
 /* Keys that SCAN looks at in one round trip. */
 #define COUNT "1000"
+/* Timeouts of the tier without a new object, after which SCAN counts as one without an end. */
+#define PATIENCE 60
 
 /* Objects that were seen: SCAN may tell a key twice, and a slot that moves is on two servers. */
 struct seen_set {
@@ -26,6 +28,7 @@ struct walk {
     kvc_tier_seen *seen;
     void *state;
     int stop;
+    kvc_instant since; /* the last new object */
 };
 
 static void put_hash(struct seen_set *s, uint64_t h) {
@@ -151,6 +154,7 @@ static int take_keys(struct walk *w, int node, const redisReply *r, char cursor[
         n += status == 1;
     }
     if (status >= 0) status = n ? report(w, node, o, n, e) : 0;
+    if (n) w->since = kvc_now();
     free(o);
     return status;
 }
@@ -158,6 +162,7 @@ static int take_keys(struct walk *w, int node, const redisReply *r, char cursor[
 static int walk_node(struct walk *w, int node, struct kvc_error *e) {
     char cursor[32] = "0";
     int status = 0;
+    w->since = kvc_now();
     do {
         const char *const word[] = {"SCAN", cursor, "MATCH", w->pattern, "COUNT", COUNT};
         struct kvc_redis_request q = {.slot = -1, .node = node};
@@ -169,8 +174,9 @@ static int walk_node(struct walk *w, int node, struct kvc_error *e) {
         }
         if (!status) status = take_keys(w, node, q.reply, cursor, e);
         kvc_redis_request_free(&q);
-    } while (!status && !w->stop && strcmp(cursor, "0") != 0);
-    return status;
+        if (status || w->stop || strcmp(cursor, "0") == 0) return status;
+    } while (kvc_now() - w->since < PATIENCE * w->l->o.timeout);
+    return kvc_fail(e, KVC_ERR_IO, "redis: the server's list of keys does not end");
 }
 
 /* Lists the servers that have slots; the caller frees. */

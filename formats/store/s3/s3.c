@@ -63,6 +63,9 @@ static struct kvc_tier *s3_open(struct kvc_url *url, struct kvc_error *e) {
 /* Microseconds that a page of a list may take with all of its tries, beside the time of one that
  * stands still. */
 #define PAGE_TIME INT64_C(60000000)
+/* Times that a transfer may stand still, without a name after all others, after which a list counts
+ * as one without an end. */
+#define PATIENCE 60
 
 /* Gives the objects of one page. Returns 1 to stop. */
 static int take_page(const struct kvc_s3 *l, const struct kvc_s3_listing *list, kvc_tier_seen *seen,
@@ -99,7 +102,7 @@ static int s3_walk(struct kvc_tier *tier, const uint8_t *ns, kvc_tier_seen *seen
                    struct kvc_error *e) {
     struct kvc_s3 *l = (struct kvc_s3 *)tier;
     struct kvc_s3_call c;
-    char prefix[sizeof l->setup.prefix + 2 * KVC_OBJECT_NS + 2], *token = NULL;
+    char prefix[sizeof l->setup.prefix + 2 * KVC_OBJECT_NS + 2], *token = NULL, *last = NULL;
     size_t n = strlen(l->setup.prefix);
     memcpy(prefix, l->setup.prefix, n + 1);
     if (ns) {
@@ -108,6 +111,7 @@ static int s3_walk(struct kvc_tier *tier, const uint8_t *ns, kvc_tier_seen *seen
         memcpy(prefix + n, "-", 2);
     }
     if (kvc_s3_call_begin(&c, l, INT64_MAX, e)) return -1;
+    kvc_instant since = kvc_now();
     int status = 0, more = 1, stop = 0;
     while (!status && more && !stop) {
         struct kvc_s3_listing list;
@@ -119,12 +123,21 @@ static int s3_walk(struct kvc_tier *tier, const uint8_t *ns, kvc_tier_seen *seen
             status = kvc_fail(e, KVC_ERR_DAMAGED,
                               "S3 bucket '%s': the server repeats a page of its list",
                               l->setup.bucket);
+        if (list.n && (!last || strcmp(list.entry[list.n - 1].key, last) > 0)) {
+            since = kvc_now();
+            free(last);
+            last = list.entry[list.n - 1].key;
+            list.entry[list.n - 1].key = NULL;
+        } else if (!status && more && kvc_now() - since > PATIENCE * l->setup.stall)
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "S3 bucket '%s': the server's list does not end",
+                              l->setup.bucket);
         free(token);
         token = list.next;
         list.next = NULL;
         kvc_s3_listing_free(&list);
     }
     free(token);
+    free(last);
     kvc_s3_call_end(&c);
     return status;
 }
