@@ -111,8 +111,8 @@ static void call(const struct kvc_tier_ops *ops, unsigned choice, int known) {
     case 2: status = ops->put(tier, o, "value", 5, NULL, deadline, &there, &e); break;
     case 3: status = ops->drop(tier, o, OBJECTS, deadline, &e); break;
     case 4: status = ops->walk(tier, NULL, seen, NULL, &e); break;
-    case 5: status = ops->each(tier, o, OBJECTS, deadline, note_there, each, &e); break;
-    default: status = ops->facts(tier, &facts, deadline, &e);
+    case 5: status = ops->facts(tier, &facts, deadline, &e); break;
+    default: status = ops->each(tier, o, OBJECTS, deadline, note_there, each, &e);
     }
     if (status && !e.message[0]) abort();
     ops->close(tier);

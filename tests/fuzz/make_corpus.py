@@ -573,7 +573,7 @@ def mlx_files():
 
 
 def redis():
-    """What a Redis server may send, after the byte that chooses the question: 0 find, 1 get, 2 put, 3 drop, 4 walk, 5 facts; 8: slots."""
+    """What a Redis server may send, after the byte that chooses the question: 0 find, 1 get, 2 put, 3 drop, 4 walk, 5 facts, 6 each; 8: slots."""
     single = b"-ERR This instance has cluster support disabled\r\n"
     key = b"kvc:" + b"0" * 16 + b"-" + b"0" * 64 + b".kv"
     scan = b"*2\r\n$1\r\n0\r\n*1\r\n$%d\r\n%s\r\n" % (len(key), key)
@@ -590,6 +590,7 @@ def redis():
     yield "drop", b"\3:1\r\n:0\r\n-WRONGTYPE x\r\n-OOM x\r\n-CLUSTERDOWN x\r\n"
     yield "walk", b"\4" + scan + b"-ERR x\r\n:3\r\n:77\r\n-ERR x\r\n"
     yield "facts", b"\5:3\r\n$21\r\nredis_version:7.0.15\n\r\n$30\r\nused_memory:55\r\nmaxmemory:100\n\r\n"
+    yield "each", b"\6:3\r\n:0\r\n-WRONGTYPE x\r\n:1\r\n:77\r\n"
     yield "single", b"\x08" + single
     yield "cluster", b"\x08" + slots
 
