@@ -321,10 +321,10 @@ def tls_hangs_up(folder):
         return "no openssl"
     certificate, key = make_certificate(folder)
     server = Hangs(certificate, key)
-    for _ in range(10):
+    for _ in range(4):
         l = tier(f"rediss://127.0.0.1:{server.port}?ca={certificate}")
         for _ in range(3):
-            retry(l("put 0 1 100000000 check=0 deadline=5000"))
+            retry(l("put 0 1 40000000 check=0 deadline=5000"))
         l.end()
 
 
