@@ -137,6 +137,8 @@ void kvc_bytes_release(void *bytes) {
 
 /* --- what a call does --- */
 
+#define AT_ONCE 32 /* objects of which the last one is looked for */
+
 /* Notes an object at once: a caller whose deadline is over takes what is known. */
 static void note_there(void *state, size_t i) {
     struct kvc_call *c = state;
@@ -161,12 +163,23 @@ static int find_each(struct kvc_call *c, struct kvc_tier *t, struct kvc_error *e
     return 0;
 }
 
+static void note_last(void *state, size_t i) {
+    size_t *end = state;
+    if (i >= *end) *end = i + 1;
+}
+
+/* Asks from the last object on, about many at once where this takes one round trip. */
 static int find_last(struct kvc_call *c, struct kvc_tier *t, struct kvc_error *e) {
-    for (size_t i = c->n; i-- && kvc_now() < c->deadline;) {
+    const size_t most = t->ops->each ? AT_ONCE : 1;
+    for (size_t end = c->n, n; end && kvc_now() < c->deadline; end -= n) {
         size_t found = 0;
-        if (t->ops->find(t, &c->object[i], 1, c->deadline, &found, c->size, e)) return -1;
+        n = end < most ? end : most;
+        const struct kvc_object *o = c->object + end - n;
+        if (t->ops->each ? t->ops->each(t, o, n, c->deadline, note_last, &found, e)
+                         : t->ops->find(t, o, n, c->deadline, &found, c->size, e))
+            return -1;
         if (!found) continue;
-        c->found = i + 1;
+        c->found = end - n + found;
         return 0;
     }
     return 0;

@@ -323,11 +323,65 @@ static void namespaces(void **state) {
     close_filled(s, x, ns);
 }
 
+/* A tier that has two objects. It counts questions, and may be late after it has answered. */
+static atomic_uint questions;
+static atomic_int is_late;
+
+static int answer_each(struct kvc_tier *l, const struct kvc_object *o, size_t n,
+                       kvc_instant deadline, kvc_tier_there *there, void *call,
+                       struct kvc_error *e) {
+    (void)l, (void)e;
+    questions++;
+    for (size_t i = 0; i < n; i++)
+        if (o[i].key[0] == 3 || o[i].key[0] == 40) there(call, i);
+    while (is_late && kvc_now() < deadline + 50000) usleep(1000);
+    return 0;
+}
+
+/* Many objects are asked for in one call, and what is known at the deadline counts. */
+static void asked_at_once(void **state) {
+    enum { N = 200 };
+    static const struct kvc_tier_ops ops = {.each = answer_each};
+    struct kvc_tier tier = {.ops = &ops};
+    struct kvc_store *s = open_store("asked", "");
+    struct kvc_store_tier *t = &s->tier[0];
+    struct kvc_tier *directory = t->tier;
+    struct kvc_object o[N] = {{.kind = KVC_OBJECT_NAMED}};
+    struct kvc_error e;
+    (void)state;
+    for (size_t i = 0; i < N; i++) o[i].key[0] = (uint8_t)i;
+    t->tier = &tier;
+    t->ops = &ops;
+    for (is_late = 0; is_late < 2; is_late++) {
+        questions = 0;
+        struct kvc_call *c = kvc_call_ask(s, 0, KVC_OP_EACH, o, N,
+                                          kvc_after(is_late ? 300000 : LONG));
+        assert_int_equal(kvc_call_wait(c, &e), -is_late);
+        pthread_mutex_lock(&c->lock);
+        for (size_t i = 0; i < N; i++) assert_int_equal(c->is_there[i], i == 3 || i == 40);
+        pthread_mutex_unlock(&c->lock);
+        assert_int_equal(questions, 1);
+        kvc_call_release(c);
+    }
+    is_late = 0;
+    questions = 0;
+    struct kvc_call *c = kvc_call_ask(s, 0, KVC_OP_LAST, o, N, kvc_after(LONG));
+    assert_int_equal(kvc_call_wait(c, &e), 0);
+    assert_int_equal(c->found, 41);
+    assert_int_equal(questions, 5);
+    kvc_call_release(c);
+    t->tier = directory;
+    t->ops = directory->ops;
+    kvc_store_close(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(made_later), cmocka_unit_test(objects),       cmocka_unit_test(configure),
-        cmocka_unit_test(examine),    cmocka_unit_test(verify),        cmocka_unit_test(moves),
-        cmocka_unit_test(namespaces), cmocka_unit_test(damaged_facts),
+        cmocka_unit_test(made_later),    cmocka_unit_test(objects),
+        cmocka_unit_test(configure),     cmocka_unit_test(asked_at_once),
+        cmocka_unit_test(examine),       cmocka_unit_test(verify),
+        cmocka_unit_test(moves),         cmocka_unit_test(namespaces),
+        cmocka_unit_test(damaged_facts),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
