@@ -150,18 +150,24 @@ int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, con
     return 0;
 }
 
-/* Prints the shortest decimal that reads back as x, which was read from a decimal. */
+#define MOST_DIGITS 1e15 /* a number with MAX_DIGITS digits is less */
+
+/* Prints the shortest decimal that reads back as x, if x was read from a decimal; of others,
+ * which only files have, about as many digits. */
 static void print_real(double x, char *text, size_t size) {
     double scale = 1;
     int decimals = 0;
-    while (decimals < MAX_DIGITS && floor(x * scale + 0.5) / scale != x) {
+    while (decimals < MAX_DIGITS && fabs(x) * scale < MOST_DIGITS &&
+           floor(x * scale + 0.5) / scale != x) {
         scale *= 10;
         decimals++;
     }
+    if (!decimals) {
+        kvc_number_print(text, size, MAX_DIGITS + 2, x);
+        return;
+    }
     const int64_t digits = (int64_t)floor(x * scale + 0.5), whole = (int64_t)scale;
-    if (decimals)
-        snprintf(text, size, "%" PRId64 ".%0*" PRId64, digits / whole, decimals, digits % whole);
-    else snprintf(text, size, "%" PRId64, digits);
+    snprintf(text, size, "%" PRId64 ".%0*" PRId64, digits / whole, decimals, digits % whole);
 }
 
 void kvc_args_print(const struct kvc_arg *table, size_t n, const struct kvc_stage_args *args,

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_HEADS = 4096, MAX_DIM = 1024, MAX_QUERIES = 4096, MAX_BACK = 7 };
+enum { MAX_HEADS = 4096, MAX_DIM = 1024, MAX_QUERIES = 4096, MAX_BACK = 7, MAX_RECALL = 65536 };
 
 /* --- tensors --- */
 
@@ -160,6 +160,16 @@ static int read_version(struct kvc_profile *p, struct kvc_error *e) {
                     length < 64 ? length : 64, features);
 }
 
+/* Reads the tokens of repeated text in the metric: as none, 0 is as good as no text. */
+static int read_recall(struct kvc_profile *p, struct kvc_error *e) {
+    const char *recall = kvc_safetensors_text(&p->header, "metric.recall");
+    if (!recall || strcmp(recall, "0") == 0 ||
+        (p->recall = read_count(p, "metric.recall", MAX_RECALL)))
+        return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "metadata: metric.recall is not a number from 0 to %d",
+                    MAX_RECALL);
+}
+
 static int read_metric(struct kvc_profile *p, struct kvc_error *e) {
     static const char *const names[] = {[KVC_METRIC_FISHER] = "fisher",
                                         [KVC_METRIC_QUERY] = "query",
@@ -184,7 +194,7 @@ static int profile_read_header(struct kvc_profile *p, struct kvc_error *e) {
     if (kvc_safetensors_read(&p->header, p->data, p->size,
                              KVC_SAFETENSORS_NO_REST | KVC_SAFETENSORS_ANY_DTYPE, e))
         return -1;
-    if (read_version(p, e) || read_metric(p, e)) return -1;
+    if (read_version(p, e) || read_metric(p, e) || read_recall(p, e)) return -1;
     p->model = kvc_profile_text(p, "model.name");
     if (!(p->layers = read_count(p, "model.layers", KVC_PROFILE_LAYERS)))
         return kvc_fail(e, KVC_ERR_DAMAGED,
@@ -195,6 +205,16 @@ static int profile_read_header(struct kvc_profile *p, struct kvc_error *e) {
         return kvc_fail(e, KVC_ERR_DAMAGED, "metadata: predictor.back is not a number from 1 to %d",
                         MAX_BACK);
     return 0;
+}
+
+/* Refuses a layer whose RoPE rotates more channels than K has. All tensors of K that are put into
+ * the order of a cache, with a basis or without, are as wide as its mean, which they need. */
+static int check_pairs(const struct kvc_profile *p, uint32_t layer, struct kvc_error *e) {
+    struct kvc_profile_array mean;
+    if (kvc_profile_array(p, layer, "k.mean", "F32", 2, &mean, NULL) != 1) return 0;
+    if (2 * p->half[layer] <= mean.dim[1]) return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": RoPE rotates more channels than K has",
+                    layer);
 }
 
 static int check_all(struct kvc_profile *p, struct kvc_error *e) {
@@ -212,10 +232,8 @@ static int check_all(struct kvc_profile *p, struct kvc_error *e) {
             const int found = find_part(p, l, v, &a, e);
             if (found < 0 || (p->back && kvc_predictor_check(p, l, v, e))) return -1;
             any |= found;
-            if (found && !v && 2 * p->half[l] > a.own.basis.dim[1])
-                return kvc_fail(e, KVC_ERR_DAMAGED,
-                                "layer %" PRIu32 ": RoPE rotates more channels than K has", l);
         }
+        if (check_pairs(p, l, e)) return -1;
     }
     return any ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "the profile has no basis of any layer");
 }
@@ -312,6 +330,10 @@ const char *kvc_profile_model(const struct kvc_profile *p) {
 
 enum kvc_profile_metric kvc_profile_metric(const struct kvc_profile *p) {
     return p->metric;
+}
+
+uint32_t kvc_profile_recall(const struct kvc_profile *p) {
+    return p->recall;
 }
 
 uint32_t kvc_profile_layers(const struct kvc_profile *p) {

@@ -37,6 +37,8 @@ const uint8_t *kvc_profile_sha256(const struct kvc_profile *p);
 const char *kvc_profile_path(const struct kvc_profile *p);  /* "" when opened from bytes */
 const char *kvc_profile_model(const struct kvc_profile *p); /* "" when the file does not say */
 enum kvc_profile_metric kvc_profile_metric(const struct kvc_profile *p);
+/* Returns the tokens of repeated text that are in the metric beside those of continuation. */
+uint32_t kvc_profile_recall(const struct kvc_profile *p);
 uint32_t kvc_profile_layers(const struct kvc_profile *p);
 
 /* Where profiles are looked for, in this order. NULL: not there. */

@@ -40,6 +40,7 @@ struct kvc_profile {
     int old;         /* of version 0, which has no predictors */
     unsigned back;   /* layers before a layer from which it is predicted; 0: none */
     unsigned metric; /* enum kvc_profile_metric */
+    uint32_t recall; /* tokens of repeated text in the metric */
     double **angle;  /* by layer, NULL where there is none */
     size_t *half;
     struct kvc_profile_slot *slot;        /* [layer][K, V][as halves, interleaved] */

@@ -1,10 +1,7 @@
 /* profile_step.c: the KL divergence that a quantisation step costs. */
 #include "formats/model/profile_step.h"
 
-#include "codecs/number.h"
-
 #include <math.h>
-#include <stdlib.h>
 
 /* A uniform error of step s in the Fisher metric of TOKENS tokens costs s^2 / 24 for each
  * coefficient, summed over these tokens: KLD = FIT * N s^2 / (24 * TOKENS). FIT is (1 + 1.4^2) / 2:
@@ -23,21 +20,16 @@
  * of 0.01. */
 #define RELATIVE 0.4
 
-/* Returns the tokens of repeated text in the metric. */
-static double repeated(const struct kvc_profile *p) {
-    double tokens;
-    return kvc_number_begin(kvc_profile_text(p, "metric.recall"), &tokens) ? tokens : 0;
-}
-
 double kvc_profile_drift(const struct kvc_profile *p, double coefficients) {
     if (!p || kvc_profile_metric(p) != KVC_METRIC_FISHER) return 0;
-    const double mean = FIT * coefficients / (24 * (TOKENS + fmax(0, repeated(p))));
-    return repeated(p) > 0 ? CONTINUATION_OF_BOTH * mean : mean;
+    const double mean = FIT * coefficients / (24 * (TOKENS + kvc_profile_recall(p)));
+    return kvc_profile_recall(p) ? CONTINUATION_OF_BOTH * mean : mean;
 }
 
 double kvc_profile_drift_worst(const struct kvc_profile *p, double coefficients) {
     const double drift = kvc_profile_drift(p, coefficients);
-    return drift * (drift > 0 && repeated(p) > 0 ? LARGER_OF_BOTH / CONTINUATION_OF_BOTH : RECALL);
+    return drift *
+           (drift > 0 && kvc_profile_recall(p) ? LARGER_OF_BOTH / CONTINUATION_OF_BOTH : RECALL);
 }
 
 double kvc_profile_step(const struct kvc_profile *p, double coefficients, double kld) {

@@ -1,7 +1,8 @@
 /* fuzz_profile.c: profile files from any bytes: what opens has parts of sane shapes and finite
- * numbers, for decoders and encoders, the same each time. */
+ * numbers, for decoders and encoders, the same each time, and predictors that can be prepared. */
 #include "tests/fuzz/fuzz.h"
 
+#include "formats/model/predictor.h"
 #include "formats/model/profile.h"
 
 #include <math.h>
@@ -32,6 +33,19 @@ static void check_part(const struct kvc_profile_part *part, int encoder) {
     must_be_finite(part->query, part->n_queries * part->query_heads);
 }
 
+/* Prepares the predictor of a part, and inputs that are computed from its rows. */
+static void check_predictor(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
+                            enum kvc_pairing pairing) {
+    const struct kvc_predictor *x;
+    const struct kvc_small *s;
+    struct kvc_error e;
+    if (kvc_profile_predictor(p, layer, role, pairing, &x, &e) ||
+        kvc_profile_small(p, layer, role, pairing, &s, &e))
+        fuzz_die("a predictor that was checked is refused", &e);
+    if (s) must_be_finite(s->mean, s->width);
+    if (s) must_be_finite(s->gain, s->width);
+}
+
 static void check_layer(struct kvc_profile *p, uint32_t layer) {
     for (unsigned i = 0; i < 16; i++) {
         const enum kvc_role role = i & 1 ? KVC_ROLE_V : KVC_ROLE_K;
@@ -39,6 +53,7 @@ static void check_layer(struct kvc_profile *p, uint32_t layer) {
         const int encoder = (i >> 2 & 1) != 0;
         const struct kvc_profile_part *part, *again;
         struct kvc_error e;
+        check_predictor(p, layer, role, pairing);
         if (kvc_profile_part(p, layer, role, pairing, 0, &part, &e))
             fuzz_die("a part that was checked is refused", &e);
         if (part) check_part(part, 0);

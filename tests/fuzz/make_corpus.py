@@ -288,7 +288,17 @@ def profiles():
         return [(at, "I8", [heads, n, dim], bytes(17 * i & 255 for i in range(heads * n * dim))),
                 (at + ".scale", "F32", [heads, n], scale)]
 
+    def gain(layer, role, heads, dim):
+        return [(f"layers.{layer}.{role}.gain", "F32", [heads, dim], struct.pack(f"<{heads * dim}f", *[20] * (heads * dim)))]
+
+    def predictor(layer, role, heads, dim, inputs):
+        at, scale = f"layers.{layer}.{role}.predictor", struct.pack(f"<{heads * dim}f", *[0.01] * (heads * dim))
+        return [(at, "I8", [heads * dim, inputs], bytes(13 * i & 255 for i in range(heads * dim * inputs))),
+                (at + ".scale", "F32", [heads, dim], scale)]
+
     names = {"kvc.profile": "1", "model.layers": "2", "model.name": "seed", "metric": "fisher"}
+    input_alone = [a for a in part(0, "k", 2, 4) if "mean" in a[0]] + gain(0, "k", 2, 4)
+    predicted = input_alone + part(1, "v", 1, 4) + predictor(1, "v", 1, 4, 8)
     whole = rope(0, 3) + part(0, "k", 2, 8) + part(0, "v", 2, 6) + queries(0, 4, 2, 8) + part(1, "v", 1, 4)
     out = {
         "whole": safetensors(whole, names),
@@ -302,6 +312,9 @@ def profiles():
         "no-mean": safetensors([a for a in whole if "mean" not in a[0]], names),
         "no-layers": safetensors(whole, {"kvc.profile": "1"}),
         "version-0": safetensors(whole, {**names, "kvc.profile": "0"}),
+        "predictor": safetensors(rope(0, 2) + predicted, {**names, "predictor.back": "1"}),
+        "predictor-too-many-pairs": safetensors(rope(0, 7) + predicted, {**names, "predictor.back": "1"}),
+        "metric-recall": safetensors(whole, {**names, "metric.recall": "1e300"}),
         "predictor-back": safetensors(whole, {**names, "predictor.back": "1"}),
         "requires": safetensors(whole, {**names, "requires": "lanes,more"}),
         "metric": safetensors(whole, {**names, "metric": "other"}),

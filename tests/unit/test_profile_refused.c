@@ -46,6 +46,22 @@ static void wrong_metadata(void **state) {
         key_of(&m, cases[i].name)->value = cases[i].value;
         refuse_maker(&m, cases[i].code, cases[i].value);
     }
+    static const char *const recalls[] = {"",    "-5",    " 512", "+512", "0512", "512 tokens",
+                                          "inf", "1e300", "nan",  "00",   "65537"};
+    for (size_t i = 0; i < sizeof recalls / sizeof recalls[0]; i++) {
+        struct maker m = make_good();
+        m.key[m.keys++] = (struct key){"metric.recall", recalls[i]};
+        refuse_maker(&m, KVC_ERR_DAMAGED, recalls[i]);
+    }
+    static const char *const right[] = {"0", "512", "65536"};
+    for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) {
+        struct maker m = make_good();
+        m.key[m.keys++] = (struct key){"metric.recall", right[i]};
+        struct kvc_profile *p = must_open(&m);
+        assert_int_equal(kvc_profile_recall(p), strtol(right[i], NULL, 10));
+        kvc_profile_free(p);
+        free_maker(&m);
+    }
     struct maker m = make_good();
     key_of(&m, "kvc.profile")->name = "kvc.profiles";
     refuse_maker(&m, KVC_ERR_UNKNOWN_FORMAT, "another file of safetensors");
@@ -319,6 +335,25 @@ static void wrong_rope(void **state) {
     snprintf(tensor_of(&m, "layers.0.rope")->name, sizeof m.tensor[0].name, "gone too");
     add_tensor(&m, "layers.0.rope", "F64", 1, 5, 1, 1);
     refuse_maker(&m, KVC_ERR_DAMAGED, "more pairs than channels of K");
+    /* nor where K has no basis, and turns as an input of predictors */
+    for (uint64_t half = 4; half <= 5; half++) {
+        m = make_predicting();
+        snprintf(tensor_of(&m, "layers.0.queries")->name, sizeof m.tensor[0].name, "gone");
+        snprintf(tensor_of(&m, "layers.0.k.basis")->name, sizeof m.tensor[0].name, "gone too");
+        snprintf(tensor_of(&m, "layers.0.rope")->name, sizeof m.tensor[0].name, "gone as well");
+        add_tensor(&m, "layers.0.rope", "F64", 1, half, 1, 1);
+        if (half == 5) {
+            refuse_maker(&m, KVC_ERR_DAMAGED, "more pairs than channels of an input");
+            continue;
+        }
+        struct kvc_profile *p = must_open(&m);
+        const struct kvc_small *s;
+        struct kvc_error e;
+        assert_int_equal(kvc_profile_small(p, 0, KVC_ROLE_K, KVC_PAIRING_INTERLEAVED, &s, &e), 0);
+        assert_int_equal(s->width, HEADS * DIM);
+        kvc_profile_free(p);
+        free_maker(&m);
+    }
     /* where K is missing, queries must still hold what turns */
     m = make_good();
     for (size_t i = 0; i < m.tensors; i++)

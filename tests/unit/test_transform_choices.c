@@ -410,6 +410,22 @@ static void recipes_are_read(void **state) {
     assert_true(kvc_stage_code.step(&r.item[0].args, &kld) == 0.00012346 && kld == 0);
     assert_int_equal(kvc_recipe_print(&r, text, sizeof text), 0);
     assert_string_equal(text, "code:step=0.00012346:lanes=4");
+    /* a step that no file may have becomes the largest one, and what a file may have is printed */
+    static const struct {
+        double step, got;
+        const char *text;
+    } far[] = {{1e300, 1e6, "code:step=1000000:lanes=4"},
+               {INFINITY, 1e6, "code:step=1000000:lanes=4"},
+               {-1, 0, "code:lanes=4"}};
+    for (size_t i = 0; i < sizeof far / sizeof far[0]; i++) {
+        kvc_stage_code.set_step(&r.item[0].args, far[i].step);
+        assert_true(kvc_stage_code.step(&r.item[0].args, &kld) == far[i].got);
+        assert_int_equal(kvc_recipe_print(&r, text, sizeof text), 0);
+        assert_string_equal(text, far[i].text);
+    }
+    r.item[0].args.f[0] = 1e6 / 3;
+    assert_int_equal(kvc_recipe_print(&r, text, sizeof text), 0);
+    assert_string_equal(text, "code:step=333333.3333333333:lanes=4");
 }
 
 /* Stages that need positions of rows allow no later stage that takes rows, and occur once; `code`

@@ -15,6 +15,7 @@
 
 #include "kernels/kernels.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,9 +45,12 @@ static double step_of(const struct kvc_stage_args *args, double *kld) {
     return args->f[STEP];
 }
 
+/* A step out of the argument's range becomes the nearest one in it, since a file with another is
+ * refused. */
 static void set_step(struct kvc_stage_args *args, double step) {
+    const struct kvc_arg *arg = &arguments[STEP];
     char digits[32];
-    kvc_number_print(digits, sizeof digits, 5, step);
+    kvc_number_print(digits, sizeof digits, 5, fmin(fmax(step, arg->least), arg->most));
     kvc_number_read(digits, &args->f[STEP]);
     args->f[KLD] = 0;
 }
