@@ -16,20 +16,38 @@ enum { PATH_BYTES = 4096, ABANDONED = 3600 /* seconds, after which no writer is 
 
 /* --- learning --- */
 
-/* Selects the first tokens of a file. NULL: it has no more, cannot be cut, or has queries, which
- * are of its last tokens. */
+/* Finds the tensor of K or V that has most rows. Returns them. */
+static uint64_t find_longest(const struct kvc_file *f, uint32_t *longest) {
+    struct kvc_tensor_info t = {.size = sizeof t};
+    uint64_t rows = 0;
+    for (uint32_t i = 0; !kvc_file_tensor(f, i, &t); i++) {
+        if ((strcmp(t.role, "K") != 0 && strcmp(t.role, "V") != 0) || t.rows <= rows) continue;
+        *longest = i;
+        rows = t.rows;
+    }
+    return rows;
+}
+
+uint64_t cli_learn_rows(const struct kvc_file *f) {
+    uint32_t longest;
+    return find_longest(f, &longest);
+}
+
+/* Selects the first rows of a file, as many of its longest layer. NULL: it has no more, has
+ * queries, which are of its last tokens, or cannot be cut, as where windows hold its last tokens
+ * alone. */
 static struct kvc_file *begin_of(const struct kvc_file *f, uint64_t most) {
     struct kvc_tensor_info t = {.size = sizeof t};
-    const int64_t first = kvc_file_position(f, 0, 0);
-    int longer = 0;
-    for (uint32_t i = 0; !kvc_file_tensor(f, i, &t); i++) {
+    uint32_t longest = 0;
+    if (!most || find_longest(f, &longest) <= most) return NULL;
+    for (uint32_t i = 0; !kvc_file_tensor(f, i, &t); i++)
         if (strcmp(t.role, "queries") == 0) return NULL;
-        longer |= t.rows > most;
-    }
-    if (!most || !longer || first < 0) return NULL;
+    const int64_t first = kvc_file_position(f, longest, 0),
+                  last = kvc_file_position(f, longest, most - 1);
+    if (first < 0) return NULL;
     const struct kvc_select_options part = {.size = sizeof part,
                                             .first = (uint64_t)first,
-                                            .end = (uint64_t)first + most};
+                                            .end = (uint64_t)last + 1};
     return kvc_file_select(f, &part, NULL);
 }
 

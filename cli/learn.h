@@ -10,10 +10,12 @@
 struct cli_learn_from {
     const char *const *path;
     size_t n;
-    uint64_t most; /* tokens that are read of one, where it can be cut; 0: all */
+    uint64_t most; /* rows of a layer that are read of one, where it can be cut; 0: all */
     struct cli_input *input;
     struct cli_progress *progress; /* shows how many were read; NULL: nothing does */
 };
+/* Returns the rows of the layer that has most: what a file has to learn from. */
+uint64_t cli_learn_rows(const struct kvc_file *f);
 /* Learns a profile from caches of one model. Messages name the file that they are about. The caller
  * closes the profile, which no file has yet. NULL: *e has the reason. */
 struct kvc_profile *cli_learn(const struct cli_learn_from *from,

@@ -73,13 +73,12 @@ static int collect(struct cli_pack *p, struct group *g) {
     kvc_learning_least(NULL, &of_one);
     if (!(g->path = calloc((size_t)files->n, sizeof *g->path))) return -1;
     for (int i = 0; i < files->n; i++) {
-        struct kvc_file_facts own = {.size = sizeof own};
         uint8_t model[KVC_KEY_BYTES];
         struct kvc_file *f = look(p, files->path[i]);
-        if (f && hash_model(f, model) && memcmp(model, g->model, sizeof model) == 0 &&
-            !kvc_file_describe(f, &own)) {
+        if (f && hash_model(f, model) && memcmp(model, g->model, sizeof model) == 0) {
+            const uint64_t rows = cli_learn_rows(f);
             g->path[g->n++] = files->path[i];
-            g->tokens += own.tokens < of_one ? own.tokens : of_one;
+            g->tokens += rows < of_one ? rows : of_one;
         }
         kvc_file_close(f);
     }

@@ -112,8 +112,9 @@ BUDGET = {
     "formats/device/cuda": 500,
     "formats/arguments": 200,
     # checks of arguments; what the tools and the store did by themselves; weights for queries; folders of profiles, and
-    # how one fits; targets that make no sense; why a descriptor is not written; what a move leaves out
-    "formats/api": 6690,
+    # how one fits; targets that make no sense; why a descriptor is not written; what a move leaves out; rows of windows and of
+    # whole layers apart
+    "formats/api": 6720,
     # checks of arguments; tiers, checks and moves of objects, which were in kvc-store; profiles that a store learns, and that
     # its recipes share; links by which open handles find what was moved; what a move or a check goes on after
     "formats/store": 5640,
@@ -121,7 +122,7 @@ BUDGET = {
     # what doctor and stat asked of directories; lives and pins of what is put again, and of named caches; each of many names in one
     # call; what a hostile server must not do
     "formats/store/backends": 9230,
-    "cli": 5790,  # packing with a base; when kvc-pack learns a profile, and how profiles are kept
+    "cli": 5800,  # packing with a base; when kvc-pack learns a profile, from which rows, and how profiles are kept
     "cli/profile": 730,  # make, which runs a program in Python
     "cli/store": 1670,
     "cli/inside": 5420,

@@ -253,11 +253,19 @@ static int fit_base(const struct kvc_learning_options *o, struct kvc_cache *c,
  * the tokens that look at them, and what these say of a long cache was not tried. */
 enum { LEAST_MEASURED = 640 };
 
+/* Returns the rows whose token ids are known, of the layer that has most: others may be windows. */
+static uint64_t known_rows(const struct kvc_cache *c) {
+    uint64_t rows = 0;
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (c->tensor[t].role == KVC_ROLE_K && c->tensor[t].shape.tokens > rows)
+            rows = c->tensor[t].shape.tokens;
+    return c->n_tokens < rows ? c->n_tokens : rows;
+}
+
 static void measure(struct kvc_learning *l, const struct kvc_cache *c,
                     const struct kvc_weights *w) {
     const struct kvc_learning_options *o = &l->options;
-    const uint64_t rows = c->n_tensors ? c->tensor[0].shape.tokens : 0,
-                   known = c->n_tokens < rows ? c->n_tokens : rows;
+    const uint64_t known = known_rows(c);
     if (known >= LEAST_MEASURED)
         kvc_learner_measure(l->learner, c, w, o->threads, o->stop, o->stop_state,
                             &l->why_not_measured);

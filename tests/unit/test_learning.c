@@ -1,0 +1,87 @@
+/* test_learning.c: which caches are learnt from with the weights of a model, and which gradients
+ * are measured in. Not for what gradients are (test_gradients.c), nor for stores
+ * (test_store_weights.c). */
+#include "tests/dense_array.h"
+#include "formats/api/kvc_inspect.h"
+
+enum { TOKENS = 700, AGAIN = 0 };
+#include "small_model.h"
+
+static float rows[LAYERS][2][TOKENS * K_ROWS];
+
+/* Makes the cache of a text, whose tensor 0 is of the last layer, of which only `window` rows are
+ * there. */
+static struct kvc_file *open_text(uint64_t window) {
+    static struct kvc_memory_array array[2 * LAYERS];
+    const char *const facts[] = {"model.name=m",
+                                 "rope.pairing=halves",
+                                 "rope.type=default",
+                                 "rope.theta=10000",
+                                 m.kind == GEMMA3 ? "sliding.window=90" : NULL,
+                                 NULL};
+    struct kvc_error e;
+    double logits[WORDS];
+    const struct kvc_memory memory = {.size = sizeof memory,
+                                      .array_size = sizeof array[0],
+                                      .arrays = array,
+                                      .n_arrays = 2 * LAYERS,
+                                      .tokens = TOKENS,
+                                      .token_ids = token,
+                                      .n_token_ids = TOKENS,
+                                      .facts = facts};
+    for (size_t t = 0; t < TOKENS; t++) {
+        token[t] = (int32_t)(WORDS * (number() + 1) / 2);
+        run_token(token[t], t, logits);
+    }
+    for (unsigned i = 0; i < 2 * LAYERS; i++) {
+        const unsigned layer = LAYERS - 1 - i / 2;
+        const uint64_t n = layer == LAYERS - 1 ? window : TOKENS;
+        float *to = rows[layer][i % 2];
+        for (size_t k = 0; k < TOKENS * K_ROWS; k++) to[k] = (float)seen[layer][i % 2][k];
+        array[i] = dense_array(i % 2 ? "V" : "K", layer, "f32", 4, KV, C,
+                               to + (TOKENS - n) * K_ROWS);
+        array[i].tokens = n;
+    }
+    struct kvc_file *f = kvc_file_open_arrays(&memory, &e);
+    if (!f) fail_msg("%s", e.message);
+    return f;
+}
+
+static void *packed;
+
+/* Opens the cache of a text with the weights. */
+static struct kvc_file *open_with(const char *model, uint64_t window) {
+    struct kvc_error e;
+    const struct kvc_open_options options = {.size = sizeof options, .model = model};
+    struct kvc_file *f = open_text(window);
+    size_t n;
+    free(packed);
+    if (kvc_file_pack_memory(f, NULL, &packed, &n, &e)) fail_msg("%s", e.message);
+    kvc_file_close(f);
+    if (!(f = kvc_file_open_memory(packed, n, &options, &e))) fail_msg("%s", e.message);
+    return f;
+}
+
+/* Gradients take ids of 640 tokens of the layer that has most: tensor 0 may be of a window. */
+static void windows_first(void **state) {
+    struct kvc_error e;
+    struct kvc_learning_info info = {.size = sizeof info};
+    (void)state;
+    make_weights(GEMMA3, 1);
+    struct kvc_file *f = open_with(put_model(0, "-"), WINDOW);
+    struct kvc_learning *l = kvc_learning_new(&e);
+    assert_non_null(l);
+    if (kvc_learning_add(l, f, &e)) fail_msg("%s", e.message);
+    assert_int_equal(kvc_learning_describe(l, &info), 0);
+    assert_string_equal(info.not_measured, "");
+    assert_int_equal(info.has_gradients, 1);
+    kvc_learning_free(l);
+    kvc_file_close(f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(windows_first)};
+    const int failed = cmocka_run_group_tests(tests, make_folder, remove_folder);
+    free(packed);
+    return failed;
+}
