@@ -398,7 +398,8 @@ static int join_companions(struct kvc_cache *c, struct join *j, enum kvc_role ro
 static int join_build(struct kvc_cache *c, struct join *j, struct kvc_join_report *report,
                       struct kvc_error *e) {
     for (size_t i = 0; i < j->n; i++)
-        if (kvc_join_check_operand(&j->from[i], e)) return -1;
+        if (kvc_join_check_operand(&j->from[i], e) || kvc_join_check_alone(&j->from[i], e))
+            return -1;
     report->by_order = are_without_positions(j);
     if (report->by_order && refuse_repeated(j, e)) return -1;
     for (size_t i = 1; i < j->n && report->by_order; i++)

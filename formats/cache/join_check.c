@@ -130,6 +130,28 @@ int kvc_join_check_operand(const struct kvc_join_operand *x, struct kvc_error *e
                     x->name, live);
 }
 
+int kvc_join_check_alone(const struct kvc_join_operand *x, struct kvc_error *e) {
+    const struct kvc_cache *c = x->cache;
+    char label[64];
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        if (c->part[i].kind != KVC_PART_COMPANION &&
+            kvc_join_find_part(c, c->part[i].kind, KVC_ROLE_K) != i)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "%s has several parts of %s layers: it cannot be joined", x->name,
+                            kvc_part_kind_name(c->part[i].kind));
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
+        const uint32_t first = kvc_cache_find_tensor(c, layer->part, layer->index,
+                                                     c->tensor[t].role);
+        if (c->part[layer->part].kind == KVC_PART_COMPANION || first == t || first == KVC_NONE)
+            continue;
+        kvc_tensor_label(c, t, label, sizeof label);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has %s twice: it cannot be joined", x->name,
+                        label);
+    }
+    return 0;
+}
+
 int kvc_join_check_part(const struct kvc_join_operand *a, uint32_t part,
                         const struct kvc_join_operand *b, struct kvc_error *e) {
     const enum kvc_part_kind kind = a->cache->part[part].kind;

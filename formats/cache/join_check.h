@@ -22,6 +22,9 @@ int kvc_join_meta(struct kvc_meta *to, const struct kvc_join_operand *from, size
 
 /* Refuses recurrent states, snapshots and several streams. */
 int kvc_join_check_operand(const struct kvc_join_operand *x, struct kvc_error *e);
+/* Refuses a cache with several parts of one kind, or a tensor of one layer and role twice in a
+ * part: joins take the first of them. */
+int kvc_join_check_alone(const struct kvc_join_operand *x, struct kvc_error *e);
 /* Returns the part of this kind, and of companions with this role; or KVC_NONE. */
 uint32_t kvc_join_find_part(const struct kvc_cache *c, enum kvc_part_kind kind, enum kvc_role role);
 /* Checks that b has attention layers of the kind of a's part. */

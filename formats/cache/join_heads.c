@@ -257,8 +257,8 @@ static int join_heads_build(struct kvc_cache *c, const struct kvc_join_operand *
                             struct kvc_join_report *report, struct kvc_error *e) {
     int heads_known = 1;
     for (size_t i = 0; i < n; i++) {
-        if (kvc_join_check_operand(&from[i], e) || check_scales(&from[i], e) ||
-            check_rank(&from[i], i, n, e))
+        if (kvc_join_check_operand(&from[i], e) || kvc_join_check_alone(&from[i], e) ||
+            check_scales(&from[i], e) || check_rank(&from[i], i, n, e))
             return -1;
         for (size_t k = 0; k < i; k++)
             if (check_set(&from[k], &from[i], e)) return -1;

@@ -591,11 +591,20 @@ static int read_part(const struct kvc_cache *c, const struct kvc_records *k, uin
     return 0;
 }
 
+/* Refuses rows that a tensor does not have: a caller took them for those of another one. */
+static int check_rows(const struct kvc_cells *cells, uint64_t first, uint64_t n,
+                      struct kvc_error *e) {
+    if (first <= cells->n && n <= cells->n - first) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE, "the tensor has %llu rows, and others are asked for",
+                    (unsigned long long)cells->n);
+}
+
 int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
                     uint8_t *dst, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    if (check_rows(cells, first, n, e)) return -1;
     const uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape), end = first + n;
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0, stop; first < end; b++) {
         stop = cells->block[b + 1] < end ? cells->block[b + 1] : end;
@@ -621,8 +630,8 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
                         const struct kvc_row_places *places, uint8_t *rows, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
-    if (check_memory(c, tensor, e)) return -1;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    if (check_rows(cells, first, n, e) || check_memory(c, tensor, e)) return -1;
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     /* Blocks that are decoded two at once have no places. Digests, and blocks that are predicted

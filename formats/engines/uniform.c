@@ -34,8 +34,8 @@ static int take_layer(struct kvc_uniform *u, const struct kvc_layer *layer, cons
     for (unsigned i = 0; i < (latent ? 1 : 2); i++) {
         const struct kvc_tensor *t = layer->tensor[i] == KVC_NONE ? NULL
                                                                   : &c->tensor[layer->tensor[i]];
-        if (!t || t->shape.dtype != u->info->dtype || t->shape.heads != u->heads ||
-            t->shape.dim != u->dim || latent != u->latent)
+        if (!t || layer->part != u->part || t->shape.dtype != u->info->dtype ||
+            t->shape.heads != u->heads || t->shape.dim != u->dim || latent != u->latent)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "%s: layer %" PRIu32 " lacks V, or has another type or size than the "
                             "layer before it; all layers must have one shape",

@@ -236,6 +236,35 @@ static void unlike_caches_are_refused(void **state) {
     refused(make(first), b, 0, "b has 2 streams");
 }
 
+/* Joins take the first part of a kind, and the first tensor of a layer: others of other sizes would
+ * be read as if they were these. */
+static void parts_and_layers_are_there_once(void **state) {
+    (void)state;
+    for (int windows = 0; windows < 2; windows++) {
+        struct kvc_cache *c = kvc_cache_new(NULL);
+        assert_int_equal(kvc_cache_map(c, NULL, NULL, NULL), 0);
+        add(c, KVC_PART_LIVE, 9, 0);
+        for (uint64_t i = 1; i < 3; i++) {
+            const uint64_t rows = windows && i == 1 ? 1 : 9;
+            const uint32_t part = windows ? add(c, KVC_PART_WINDOW, rows, 0) : 0,
+                           layer = kvc_cache_add_layer(c, part, 3, KVC_LAYER_FULL, NULL);
+            const struct kvc_shape shape = {KVC_F16, rows, HEADS / i, DIM};
+            const uint32_t t = kvc_cache_add_tensor(c, layer, KVC_ROLE_K, &shape, NULL);
+            assert_int_equal(kvc_cache_map_memory(c, t, values[0], NULL), 0);
+        }
+        assert_int_equal(kvc_cache_finish(c, NULL), 0);
+        const struct kvc_join_operand operand = {.cache = c, .name = "one"};
+        for (int heads = 0; heads < 2; heads++) {
+            struct kvc_join_report report;
+            struct kvc_error e;
+            assert_null(heads ? kvc_view_join_heads(&operand, 1, &report, &e)
+                              : kvc_view_join(&operand, 1, &report, &e));
+            assert_non_null(strstr(e.message, windows ? "several parts of window" : "twice"));
+        }
+        kvc_cache_free(c);
+    }
+}
+
 static void metadata_are_merged(void **state) {
     (void)state;
     struct kvc_cache *c[] = {make((struct made){.dtype = KVC_F16, .rows = 10}),
@@ -454,6 +483,7 @@ int main(void) {
         cmocka_unit_test(order_gives_positions),
         cmocka_unit_test(positions_must_follow),
         cmocka_unit_test(unlike_caches_are_refused),
+        cmocka_unit_test(parts_and_layers_are_there_once),
         cmocka_unit_test(metadata_are_merged),
         cmocka_unit_test(companions),
         cmocka_unit_test(heads_are_divided_and_joined),
