@@ -61,13 +61,27 @@ static int learn_from(struct kvc_learning *l, const struct cli_learn_from *from,
     return status;
 }
 
+/* Returns 1 for a cache that can be left out, after a note. */
+static int leave_out(const struct cli_learn_from *from, size_t i, struct kvc_error *e) {
+    if (!from->left_out || kvc_error_code(e) != KVC_ERR_OTHER_MODEL) return 0;
+    from->left_out[i] = 1;
+    if (!from->quiet) cli_warn("%s (nothing is learnt from it)", kvc_error_message(e));
+    return 1;
+}
+
+/* Says why nothing came from the weights, as far as there are some. */
+static void say_not_measured(const struct kvc_learning_info *info) {
+    const char *why = *info->not_measured ? info->not_measured : info->not_estimated;
+    if (!info->has_gradients && *why) cli_warn("gradients cannot be measured: %s", why);
+}
+
 /* Says what came from the weights that no file had. A profile that is extended keeps its own. */
 static void say_weights(const struct kvc_learning_info *info) {
     if (info->estimated && !info->has_gradients)
         cli_warn("queries estimated from K, V and the weights");
     if (*info->not_estimated) cli_warn("queries cannot be estimated: %s", info->not_estimated);
     if (info->has_gradients) cli_warn("gradients measured by the weights");
-    else if (*info->not_measured) cli_warn("gradients cannot be measured: %s", info->not_measured);
+    else if (*info->not_measured) say_not_measured(info);
 }
 
 struct kvc_profile *cli_learn(const struct cli_learn_from *from,
@@ -79,10 +93,12 @@ struct kvc_profile *cli_learn(const struct cli_learn_from *from,
     for (size_t i = 0; i < from->n && !status; i++) {
         if (from->progress && from->progress->on) cli_progress_show(from->progress, i, from->n);
         status = learn_from(l, from, from->path[i], e);
+        if (status && leave_out(from, i, e)) status = 0;
     }
     if (!status) p = kvc_learning_profile(l, e);
     if (p) kvc_learning_describe(l, info);
     if (p && !how->base && !from->input->quiet) say_weights(info);
+    if (p && from->left_out && !from->quiet) say_not_measured(info);
     info->not_estimated = info->not_measured = ""; /* the texts are the learning's */
     kvc_learning_free(l);
     return p;

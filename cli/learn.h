@@ -13,6 +13,10 @@ struct cli_learn_from {
     uint64_t most; /* rows of a layer that are read of one, where it can be cut; 0: all */
     struct cli_input *input;
     struct cli_progress *progress; /* shows how many were read; NULL: nothing does */
+    /* [n]: caches of another model than the weights are left out, with a note, and noted here by 1;
+     * NULL: they are refused */
+    uint8_t *left_out;
+    int quiet; /* print neither these notes nor why nothing came from the weights */
 };
 /* Returns the rows of the layer that has most: what a file has to learn from. */
 uint64_t cli_learn_rows(const struct kvc_file *f);

@@ -13,9 +13,17 @@
 struct group {
     uint8_t model[KVC_KEY_BYTES]; /* a hash of the facts that all of them share */
     const char **path;
+    uint64_t *rows; /* of each that count */
+    uint8_t *left_out;
     size_t n;
     uint64_t tokens;
 };
+
+static void group_free(struct group *g) {
+    free(g->path);
+    free(g->rows);
+    free(g->left_out);
+}
 
 /* Hashes what caches of the model of f have in common. Returns 0 for a cache that nothing is to be
  * learnt from: it lost values already, or its heads are unknown. */
@@ -71,14 +79,18 @@ static int collect(struct cli_pack *p, struct group *g) {
     const struct cli_files *files = &p->job.files;
     uint64_t of_one;
     kvc_learning_least(NULL, &of_one);
-    if (!(g->path = calloc((size_t)files->n, sizeof *g->path))) return -1;
+    g->path = calloc((size_t)files->n, sizeof *g->path);
+    g->rows = calloc((size_t)files->n, sizeof *g->rows);
+    g->left_out = calloc((size_t)files->n, 1);
+    if (!g->path || !g->rows || !g->left_out) return -1;
     for (int i = 0; i < files->n; i++) {
         uint8_t model[KVC_KEY_BYTES];
         struct kvc_file *f = look(p, files->path[i]);
         if (f && hash_model(f, model) && memcmp(model, g->model, sizeof model) == 0) {
             const uint64_t rows = cli_learn_rows(f);
-            g->path[g->n++] = files->path[i];
-            g->tokens += rows < of_one ? rows : of_one;
+            g->path[g->n] = files->path[i];
+            g->rows[g->n] = rows < of_one ? rows : of_one;
+            g->tokens += g->rows[g->n++];
         }
         kvc_file_close(f);
     }
@@ -91,12 +103,42 @@ static void thin_out(struct group *g) {
     kvc_learning_least(&most, NULL);
     const size_t all = g->n, every = (size_t)((g->tokens + most - 1) / most);
     g->n = 0;
-    for (size_t i = 0; every && i < all; i += every) g->path[g->n++] = g->path[i];
+    g->tokens = 0;
+    for (size_t i = 0; every && i < all; i += every) {
+        g->path[g->n] = g->path[i];
+        g->rows[g->n] = g->rows[i];
+        g->tokens += g->rows[g->n++];
+    }
+}
+
+/* Takes the inputs that were left out from the group. */
+static void drop_left_out(struct group *g) {
+    const size_t all = g->n;
+    g->n = 0;
+    g->tokens = 0;
+    for (size_t i = 0; i < all; i++) {
+        if (g->left_out[i]) continue;
+        g->path[g->n] = g->path[i];
+        g->tokens += g->rows[i];
+        g->n++;
+    }
+}
+
+/* Returns how a learnt profile fits the file that it is for, or where nothing was learnt from this
+ * one, the first of the others. */
+static const char *fit_of(struct cli_pack *p, struct kvc_profile *learnt, const char *path,
+                          const struct kvc_file *f, const struct group *g) {
+    size_t i = 0;
+    while (i < g->n && strcmp(g->path[i], path) != 0) i++;
+    struct kvc_file *other = i < g->n ? NULL : look(p, g->path[0]);
+    const char *fit = kvc_shared_profile_fit(learnt, other ? other : f, &p->how, NULL);
+    kvc_file_close(other);
+    return fit ? fit : "unknown";
 }
 
 /* Learns a profile, and checks it by the file that it is for. */
-static struct kvc_profile *learn(struct cli_pack *p, const struct kvc_file *f,
-                                 const struct group *g, struct kvc_error *e) {
+static struct kvc_profile *learn(struct cli_pack *p, const char *path, const struct kvc_file *f,
+                                 struct group *g, struct kvc_error *e) {
     const struct kvc_learning_options how = {.size = sizeof how,
                                              .back = kvc_learning_back(f),
                                              .threads = p->job.threads};
@@ -106,15 +148,22 @@ static struct kvc_profile *learn(struct cli_pack *p, const struct kvc_file *f,
     struct cli_learn_from from = {.path = g->path,
                                   .n = g->n,
                                   .input = &quiet,
-                                  .progress = &progress};
+                                  .progress = &progress,
+                                  .left_out = g->left_out,
+                                  .quiet = p->job.input.quiet};
     kvc_learning_least(NULL, &from.most);
     quiet.quiet = 1;
     cli_progress_start(&progress, "learning a profile", p->job.input.quiet);
     struct kvc_profile *learnt = cli_learn(&from, &how, &info, e);
     cli_progress_end(&progress);
-    const char *fit = learnt ? kvc_shared_profile_fit(learnt, f, &p->how, NULL) : "";
+    drop_left_out(g);
+    const int few = g->tokens < kvc_learning_least(NULL, NULL);
+    const char *fit = learnt && !few ? fit_of(p, learnt, path, f, g) : "";
     if (!learnt || strcmp(fit, "good") == 0) return learnt;
-    cli_usage_error(e, "its fit to the cache itself is %s", fit);
+    if (few)
+        cli_usage_error(e, "the other FILEs have %" PRIu64 " tokens together, fewer than %" PRIu64,
+                        g->tokens, kvc_learning_least(NULL, NULL));
+    else cli_usage_error(e, "its fit to the cache itself is %s", fit);
     kvc_shared_profile_close(learnt);
     return NULL;
 }
@@ -143,7 +192,7 @@ static void learn_group(struct cli_pack *p, const char *path, const struct kvc_f
     const int quiet = p->job.input.quiet;
     const double start = cli_now();
     thin_out(g);
-    struct kvc_profile *learnt = learn(p, f, g, e);
+    struct kvc_profile *learnt = learn(p, path, f, g, e);
     char *kept = learnt ? cli_profile_keep(learnt, CLI_PROFILE_OWN, e) : NULL;
     if (kept && !quiet) say_learnt(g, learnt, kept, cli_now() - start);
     p->hinted_profile |= !kept;
@@ -162,10 +211,10 @@ void pack_learn(void *state, const char *path, const struct kvc_file *f) {
     struct kvc_profile *chosen = kvc_shared_profile_choose(f, &p->how, NULL);
     kvc_shared_profile_close(chosen);
     if (chosen || collect(p, &g)) {
-        free(g.path);
+        group_free(&g);
         return;
     }
     if (g.tokens >= kvc_learning_least(NULL, NULL)) learn_group(p, path, f, &g);
     else if (!p->job.input.quiet) say_too_few(p, &g, path);
-    free(g.path);
+    group_free(&g);
 }

@@ -102,8 +102,8 @@ BUDGET = {
     "formats/engines": 10270,  # ids of the rows alone; layers with K or V alone
     # folders of profiles, the one for new ones, and the choice of one; a hash of all weights by all cores; queries
     # estimated from weights, of all common types and scalings of RoPE; gradients of a model, which took torch; names in order;
-    # pairs and counts of hostile profiles
-    "formats/model": 9795,
+    # pairs and counts of hostile profiles; caches of other models than the weights
+    "formats/model": 9850,
     "formats/compare": 3130,  # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's
     # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes; packing with a base; layers and tensors that are alike, sorted
     "formats/container": 7760,
@@ -113,8 +113,8 @@ BUDGET = {
     "formats/arguments": 200,
     # checks of arguments; what the tools and the store did by themselves; weights for queries; folders of profiles, and
     # how one fits; targets that make no sense; why a descriptor is not written; what a move leaves out; rows of windows and of
-    # whole layers apart
-    "formats/api": 6720,
+    # whole layers apart; caches of other models than the weights
+    "formats/api": 6750,
     # checks of arguments; tiers, checks and moves of objects, which were in kvc-store; profiles that a store learns, and that
     # its recipes share; links by which open handles find what was moved; what a move or a check goes on after
     "formats/store": 5640,
@@ -122,7 +122,7 @@ BUDGET = {
     # what doctor and stat asked of directories; lives and pins of what is put again, and of named caches; each of many names in one
     # call; what a hostile server must not do
     "formats/store/backends": 9230,
-    "cli": 5800,  # packing with a base; when kvc-pack learns a profile, from which rows, and how profiles are kept
+    "cli": 5865,  # packing with a base; when kvc-pack learns a profile, from which rows and files, and how profiles are kept
     "cli/profile": 730,  # make, which runs a program in Python
     "cli/store": 1670,
     "cli/inside": 5420,

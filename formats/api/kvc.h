@@ -855,7 +855,9 @@ struct kvc_learning_options {
 KVC_API struct kvc_learning *kvc_learning_start(const struct kvc_learning_options *options,
                                                 struct kvc_error *e);
 KVC_API void kvc_learning_free(struct kvc_learning *l); /* kvc_learning_free(NULL) is legal */
-/* Adds a cache; f may be closed afterwards. */
+/* Adds a cache; f may be closed afterwards. KVC_ERR_OTHER_MODEL, and nothing is added, where the
+ * weights that f was opened with make other K and V of its tokens. After an error in what is added
+ * the learning is of no use, and all that is asked of it fails. */
 KVC_API int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kvc_error *e);
 /* Writes the profile. */
 KVC_API int kvc_learning_write(struct kvc_learning *l, kvc_write_fn *write, void *state,

@@ -189,6 +189,7 @@ struct kvc_learning {
     struct kvc_learner *learner;
     struct kvc_learning_options options;
     unsigned estimated; /* caches whose queries were */
+    int spoilt;         /* by a cache of which a part was added */
     /* why those of a cache were not, and why its gradients were not measured */
     struct kvc_error why, why_not_measured;
 };
@@ -262,35 +263,54 @@ static uint64_t known_rows(const struct kvc_cache *c) {
     return c->n_tokens < rows ? c->n_tokens : rows;
 }
 
-static void measure(struct kvc_learning *l, const struct kvc_cache *c,
-                    const struct kvc_weights *w) {
+/* Adds rows and queries. A cache that fails half-way leaves nothing to go on with. */
+static int add_rows(struct kvc_learning *l, const struct kvc_cache *c,
+                    const struct kvc_cache *queries, struct kvc_error *e) {
+    l->spoilt = kvc_learner_add(l->learner, c, queries, e) != 0;
+    return l->spoilt ? -1 : 0;
+}
+
+static int is_spoilt(const struct kvc_learning *l, struct kvc_error *e) {
+    return l->spoilt ? kvc_fail(e, KVC_ERR_USAGE, "a cache before could not be learnt from") : 0;
+}
+
+/* Refuses a cache that is of another model than the weights, and begins to measure. What else is in
+ * the way of measuring is noted. */
+static int look(struct kvc_learning *l, const struct kvc_cache *c, const struct kvc_weights *w,
+                struct kvc_gradients_pass **pass, struct kvc_error *e) {
     const struct kvc_learning_options *o = &l->options;
     const uint64_t known = known_rows(c);
-    if (known >= LEAST_MEASURED)
-        kvc_learner_measure(l->learner, c, w, o->threads, o->stop, o->stop_state,
-                            &l->why_not_measured);
-    else
+    struct kvc_error why = {.code = KVC_OK};
+    if (kvc_learner_look(l->learner, c, w, o->threads, o->stop, o->stop_state,
+                         known >= LEAST_MEASURED, pass, &why)) {
+        if (why.code == KVC_ERR_OTHER_MODEL) return kvc_fail(e, why.code, "%s", why.message);
+        l->why_not_measured = why;
+    }
+    if (known < LEAST_MEASURED)
         kvc_fail(&l->why_not_measured, KVC_ERR_UNSUPPORTED,
                  "a cache has %" PRIu64 " rows whose token ids are known, fewer than %d", known,
                  LEAST_MEASURED);
+    return 0;
 }
 
 /* Adds a cache with what the weights tell: estimates of queries that it lacks, and gradients. */
 static int add_with_weights(struct kvc_learning *l, const struct kvc_cache *c,
                             const struct kvc_weights *w, struct kvc_error *e) {
-    const unsigned threads = l->options.threads;
+    struct kvc_gradients_pass *pass;
+    if (look(l, c, w, &pass, e)) return -1;
     struct kvc_cache *queries = kvc_cache_has_queries(c)
                                     ? NULL
-                                    : kvc_given_queries(c, w, NULL, threads, &l->why);
+                                    : kvc_given_queries(c, w, NULL, l->options.threads, &l->why);
     l->estimated += queries != NULL;
-    const int status = kvc_learner_add(l->learner, c, queries, e);
+    const int status = add_rows(l, c, queries, e);
     kvc_cache_free(queries);
-    if (!status) measure(l, c, w);
+    if (!status && pass) kvc_learner_measure(l->learner, pass, &l->why_not_measured);
+    kvc_gradients_free(pass);
     return status;
 }
 
 int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kvc_error *e) {
-    if (KVC_NULL(e, l, f)) return -1;
+    if (KVC_NULL(e, l, f) || is_spoilt(l, e)) return -1;
     const struct kvc_file *whole = kvc_file_whole(f);
     const struct kvc_weights *weights = l->options.base ? NULL : whole->rebuild;
     struct kvc_weights *opened = NULL;
@@ -300,8 +320,7 @@ int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kv
     if (!status && !weights && whole->model && !l->options.base)
         weights = opened = kvc_given_weights(whole->model, &l->why);
     if (!status)
-        status = weights ? add_with_weights(l, &own, weights, e)
-                         : kvc_learner_add(l->learner, &own, NULL, e);
+        status = weights ? add_with_weights(l, &own, weights, e) : add_rows(l, &own, NULL, e);
     kvc_weights_close(opened);
     kvc_cache_disown(&own);
     return status ? kvc_error_prefix(e, f->name) : 0;
@@ -311,13 +330,14 @@ int kvc_learning_write(struct kvc_learning *l, kvc_write_fn *write, void *state,
                        struct kvc_error *e) {
     if (KVC_NULL(e, l)) return -1;
     if (!write) return kvc_null_function(e, __func__, "write");
+    if (is_spoilt(l, e)) return -1;
     struct kvc_callback callback = {.write = write, .state = state};
     struct kvc_sink sink = kvc_callback_sink(&callback);
     return kvc_learner_write(l->learner, &sink, e);
 }
 
 struct kvc_profile *kvc_learning_profile(struct kvc_learning *l, struct kvc_error *e) {
-    if (KVC_NULL(e, l)) return NULL;
+    if (KVC_NULL(e, l) || is_spoilt(l, e)) return NULL;
     struct kvc_buffer bytes = {0};
     struct kvc_sink sink = kvc_sink_buffer(&bytes);
     struct kvc_profile *p = kvc_learner_write(l->learner, &sink, e)

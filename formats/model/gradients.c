@@ -20,24 +20,26 @@
 /* tokens of the run that ends the cache; of those that say a place of it again; tokens of a cache
  * at least, times those of the first run; tokens of a vocabulary at most */
 enum { LAST = 64, AGAIN = 32, LEAST = 4, VOCABULARY = 1 << 22 };
+enum { COMPARED = 2 }; /* layers of a cache whose gradients are not measured */
 _Static_assert((int)KVC_LAYER_RUNS == KVC_GRADIENTS_RUNS, "one number of runs");
 static const double place[KVC_GRADIENTS_RUNS] = {1, 0.05,
                                                  0.5}; /* where runs begin, of the tokens */
 #define MOST_APART 0.2 /* of K or V of the weights from those of the cache, relative to these */
 
 /* A model, and what went through it. */
-struct pass {
+struct kvc_gradients_pass {
     struct kvc_gradients_model m;
     const struct kvc_weights_naming *naming;
     struct kvc_weights_matrix embedding, logits;
     float *last_norm, scale;  /* of embeddings */
     uint32_t layers, *number; /* of each layer of the model in the cache */
-    const struct kvc_gradients_taker *to;
+    struct kvc_gradients_taker to;
+    struct kvc_cache *view;
     float *h; /* [layers + 1][rows][width]: what enters each layer */
 };
 
 /* Architectures whose layers are a LLaMA's, but for what tensors tell. */
-static int known_kind(struct pass *p, struct kvc_error *e) {
+static int known_kind(struct kvc_gradients_pass *p, struct kvc_error *e) {
     static const char *const plain[] = {"llama", "mistral", "qwen2", "qwen3"}, *const gemma[] = {
                                                                                    "gemma3",
                                                                                    "gemma3_text"};
@@ -56,7 +58,7 @@ static int known_kind(struct pass *p, struct kvc_error *e) {
 }
 
 /* Finds the layers of the cache, each once and all of them. */
-static int list_layers(struct pass *p, struct kvc_error *e) {
+static int list_layers(struct kvc_gradients_pass *p, struct kvc_error *e) {
     const struct kvc_cache *c = p->m.c;
     if (!(p->number = kvc_alloc(c->n_layers, sizeof *p->number)))
         return kvc_fail_memory(e, "layers");
@@ -80,7 +82,7 @@ static int list_layers(struct pass *p, struct kvc_error *e) {
     return p->layers ? 0 : kvc_fail(e, KVC_ERR_UNSUPPORTED, "the cache has no K and V");
 }
 
-static int find_once(struct pass *p, struct kvc_error *e) {
+static int find_once(struct kvc_gradients_pass *p, struct kvc_error *e) {
     struct kvc_weights_tensor k;
     const struct kvc_weights *w = p->m.weights;
     if (!(p->naming = kvc_weights_find_k(w, 0, &k, e))) return -1;
@@ -104,7 +106,7 @@ static int find_once(struct pass *p, struct kvc_error *e) {
 }
 
 /* Chooses the tokens of the runs. */
-static int choose_runs(struct pass *p, struct kvc_error *e) {
+static int choose_runs(struct kvc_gradients_pass *p, struct kvc_error *e) {
     const struct kvc_cache *c = p->m.c;
     const struct kvc_cells *cells = &c->part[c->layer[p->number[0]].part].cells;
     int64_t *position = c->n_tokens ? kvc_cache_token_positions(c, e) : NULL;
@@ -112,12 +114,13 @@ static int choose_runs(struct pass *p, struct kvc_error *e) {
     size_t n = (size_t)c->n_tokens;
     const int64_t end = cells->n ? kvc_cells_position(cells, cells->n - 1) + 1 : 0;
     while (n && position[n - 1] >= end) n--; /* ids of tokens that have no rows yet */
-    int whole = n >= LEAST * LAST && position[n - 1] == end - 1;
+    int whole = n >= LEAST * LAST && position[n - 1] == end - 1 && position[0] == 0;
     for (size_t i = 1; i < n && whole; i++) whole = position[i] == position[i - 1] + 1;
     free(position);
     if (!whole)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the cache has not the ids of %d tokens at least, of all rows",
+                        "the cache has not the ids of %d tokens at least, of all rows from "
+                        "position 0 on",
                         LEAST * LAST);
     for (unsigned i = 0; i < KVC_GRADIENTS_RUNS; i++) {
         const size_t tokens = i ? AGAIN : LAST,
@@ -132,7 +135,7 @@ static int choose_runs(struct pass *p, struct kvc_error *e) {
     return 0;
 }
 
-static int embed(struct pass *p, struct kvc_error *e) {
+static int embed(struct kvc_gradients_pass *p, struct kvc_error *e) {
     const size_t d = p->m.width;
     if (!(p->h = kvc_alloc((uint64_t)p->layers + 1, p->m.rows * d * sizeof *p->h)))
         return kvc_fail_memory(e, "hidden states");
@@ -148,8 +151,22 @@ static int embed(struct pass *p, struct kvc_error *e) {
     return 0;
 }
 
+/* Refuses a layer without all rows that the first run sees, but for the oldest of a window, which
+ * engines drop early: what the weights make then says nothing of the model. */
+static int lacks_rows(const struct kvc_gradients_pass *p, const struct kvc_gradients_layer *x,
+                      struct kvc_error *e) {
+    const struct kvc_cells *cells = &p->m.c->part[p->m.c->layer[x->number].part].cells;
+    const int64_t end = p->m.run[0].position + LAST,
+                  since = x->window && (int64_t)x->window < end ? end + 1 - (int64_t)x->window : 0;
+    uint64_t there = 0;
+    for (uint64_t i = 0; i < cells->n; i++) there += kvc_cells_position(cells, i) >= since;
+    return there >= (uint64_t)(end - since)
+               ? 0
+               : kvc_fail(e, KVC_ERR_UNSUPPORTED, "the cache lacks rows that its last tokens see");
+}
+
 /* Checks that K and V of the first run are the cache's. */
-static int check_rows(const struct pass *p, const struct kvc_gradients_layer *x,
+static int check_rows(const struct kvc_gradients_pass *p, const struct kvc_gradients_layer *x,
                       struct kvc_error *e) {
     const struct kvc_gradients_run *run = &p->m.run[0];
     const struct kvc_cells *cells = &p->m.c->part[p->m.c->layer[x->number].part].cells;
@@ -176,17 +193,19 @@ static int check_rows(const struct pass *p, const struct kvc_gradients_layer *x,
     return 0;
 }
 
-static int check_stop(const struct pass *p, struct kvc_error *e) {
-    if (!p->to->stop || !p->to->stop(p->to->stop_state)) return 0;
+static int check_stop(const struct kvc_gradients_pass *p, struct kvc_error *e) {
+    if (!p->to.stop || !p->to.stop(p->to.stop_state)) return 0;
     return kvc_fail(e, KVC_ERR_IO, "there was no time for it");
 }
 
-static int forward(struct pass *p, struct kvc_error *e) {
+/* Takes the runs through layers, at most as many. */
+static int forward(struct kvc_gradients_pass *p, uint32_t most, struct kvc_error *e) {
     const size_t n = p->m.rows * p->m.width;
-    for (uint32_t i = 0; i < p->layers; i++) {
+    for (uint32_t i = 0; i < p->layers && i < most; i++) {
         struct kvc_gradients_layer x;
         if (check_stop(p, e)) return -1;
         int status = kvc_gradients_layer_load(&x, &p->m, p->number[i], e);
+        if (!status) status = lacks_rows(p, &x, e);
         if (!status)
             status = kvc_gradients_layer_forward(&x, &p->m, p->h + i * n, p->h + (i + 1) * n, e);
         if (!status) status = check_rows(p, &x, e);
@@ -217,7 +236,7 @@ static void draw(float *logits, size_t n, uint64_t seed) {
 }
 
 /* Sets of[rows][width] to the gradients with respect to what leaves the last layer. */
-static int predict(const struct pass *p, float *of, struct kvc_error *e) {
+static int predict(const struct kvc_gradients_pass *p, float *of, struct kvc_error *e) {
     const size_t n = p->m.rows, d = p->m.width, vocabulary = p->logits.out;
     const float *last = p->h + p->layers * n * d;
     float *normed = kvc_alloc(n, d * sizeof *normed),
@@ -240,7 +259,7 @@ static int predict(const struct pass *p, float *of, struct kvc_error *e) {
     return status;
 }
 
-static int back(const struct pass *p, struct kvc_error *e) {
+int kvc_gradients_end(struct kvc_gradients_pass *p, struct kvc_error *e) {
     const size_t n = p->m.rows * p->m.width;
     float *of = kvc_alloc(2 * n, sizeof *of);
     if (!of) return kvc_fail_memory(e, "gradients");
@@ -261,26 +280,50 @@ static int back(const struct pass *p, struct kvc_error *e) {
             g.run[r].rows = kvc_gradients_seen(&p->m, p->number[i], r);
             for (int v = 0; v < 2; v++) g.run[r].of[v] = x.gradient[v][r];
         }
-        if (!status) status = p->to->take(p->to->state, &g, e);
+        if (!status) status = p->to.take(p->to.state, &g, e);
         kvc_gradients_layer_free(&x);
     }
     free(of);
     return status;
 }
 
-int kvc_gradients_measure(const struct kvc_cache *c, const struct kvc_weights *w, unsigned threads,
-                          const struct kvc_gradients_taker *to, struct kvc_error *e) {
-    struct pass p = {.m = {.weights = w, .threads = threads}, .to = to};
-    struct kvc_cache *view = NULL;
-    int status = kvc_layers_need_numbers(c, e);
-    if (!status && !(view = kvc_view_float(c, e))) status = -1;
-    p.m.c = view;
-    if (!status)
-        status = known_kind(&p, e) || list_layers(&p, e) || find_once(&p, e) ||
-                 choose_runs(&p, e) || embed(&p, e) || forward(&p, e) || back(&p, e);
-    free(p.number);
-    free(p.last_norm);
-    free(p.h);
-    kvc_cache_free(view);
-    return status ? -1 : 0;
+void kvc_gradients_free(struct kvc_gradients_pass *p) {
+    if (!p) return;
+    free(p->number);
+    free(p->last_norm);
+    free(p->h);
+    kvc_cache_free(p->view);
+    free(p);
+}
+
+static struct kvc_gradients_pass *begin(const struct kvc_cache *c, const struct kvc_weights *w,
+                                        unsigned threads, const struct kvc_gradients_taker *to,
+                                        uint32_t layers, struct kvc_error *e) {
+    struct kvc_gradients_pass *p = calloc(1, sizeof *p);
+    int status = p ? kvc_layers_need_numbers(c, e) : kvc_fail_memory(e, "gradients");
+    if (!status && !(p->view = kvc_view_float(c, e))) status = -1;
+    if (!status) {
+        p->m = (struct kvc_gradients_model){.c = p->view, .weights = w, .threads = threads};
+        p->to = *to;
+        status = known_kind(p, e) || list_layers(p, e) || find_once(p, e) || choose_runs(p, e) ||
+                 embed(p, e) || forward(p, layers, e);
+    }
+    if (!status) return p;
+    kvc_gradients_free(p);
+    return NULL;
+}
+
+struct kvc_gradients_pass *kvc_gradients_begin(const struct kvc_cache *c,
+                                               const struct kvc_weights *w, unsigned threads,
+                                               const struct kvc_gradients_taker *to,
+                                               struct kvc_error *e) {
+    return begin(c, w, threads, to, UINT32_MAX, e);
+}
+
+int kvc_gradients_compare(const struct kvc_cache *c, const struct kvc_weights *w, unsigned threads,
+                          struct kvc_error *e) {
+    const struct kvc_gradients_taker none = {.take = NULL};
+    struct kvc_gradients_pass *p = begin(c, w, threads, &none, COMPARED, e);
+    kvc_gradients_free(p);
+    return p ? 0 : -1;
 }

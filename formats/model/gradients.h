@@ -26,6 +26,8 @@ struct kvc_gradients {
         const float *of[2]; /* K after RoPE and V: [rows][heads * dim] */
     } run[KVC_GRADIENTS_RUNS];
 };
+/* What went through the model. */
+struct kvc_gradients_pass;
 /* What is done with the gradients of each layer, the last first. */
 struct kvc_gradients_taker {
     int (*take)(void *state, const struct kvc_gradients *g, struct kvc_error *e);
@@ -33,11 +35,19 @@ struct kvc_gradients_taker {
     void *state, *stop_state;
 };
 
-/* Measures the gradients. By `threads` threads at most (0: one per core); not
- * the same on every machine. KVC_ERR_UNSUPPORTED where the cache has no token ids, or the model is
- * of another kind than those of GRADIENTS.md; KVC_ERR_OTHER_MODEL where K and V of the weights are
- * not those of the cache. */
-int kvc_gradients_measure(const struct kvc_cache *c, const struct kvc_weights *w, unsigned threads,
-                          const struct kvc_gradients_taker *to, struct kvc_error *e);
+/* Takes the runs through the model, and compares K and V of the weights with those of the cache,
+ * which must stay until the pass is freed. By `threads` threads at most (0: one per core); not the
+ * same on every machine. KVC_ERR_UNSUPPORTED where the cache has no token ids or lacks rows, or the
+ * model is of another kind than those of GRADIENTS.md; KVC_ERR_OTHER_MODEL where K and V differ. */
+struct kvc_gradients_pass *kvc_gradients_begin(const struct kvc_cache *c,
+                                               const struct kvc_weights *w, unsigned threads,
+                                               const struct kvc_gradients_taker *to,
+                                               struct kvc_error *e);
+/* Measures the gradients on the way back. */
+int kvc_gradients_end(struct kvc_gradients_pass *p, struct kvc_error *e);
+void kvc_gradients_free(struct kvc_gradients_pass *p); /* kvc_gradients_free(NULL) is legal */
+/* Compares the first layers alone, which takes little time: another model differs in these. */
+int kvc_gradients_compare(const struct kvc_cache *c, const struct kvc_weights *w, unsigned threads,
+                          struct kvc_error *e);
 
 #endif

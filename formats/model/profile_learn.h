@@ -6,8 +6,8 @@
 
 #include "formats/cache/cache.h"
 #include "formats/io/sink.h"
+#include "formats/model/gradients.h"
 #include "formats/model/profile.h"
-#include "formats/model/weights.h"
 
 struct kvc_learner;
 
@@ -22,13 +22,17 @@ void kvc_learner_predict(struct kvc_learner *l, unsigned back, struct kvc_profil
  * model: the same layers, heads and channels, and RoPE known of all or of none. */
 int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c,
                     const struct kvc_cache *estimated, struct kvc_error *e);
-/* Measures, after that, what the model's predictions say of errors in the cache (gradients.h);
- * nothing where enough caches were measured. stop(), which may be NULL, ends the work early by 1. A
- * profile has the metric fisher if all layers were. On failure the learner stays as good as before.
- */
-int kvc_learner_measure(struct kvc_learner *l, const struct kvc_cache *c,
-                        const struct kvc_weights *w, unsigned threads, int (*stop)(void *state),
-                        void *state, struct kvc_error *e);
+/* Compares a cache, before it is added, with what the weights make again of its tokens:
+ * KVC_ERR_OTHER_MODEL where it is of another model. After another error nothing is known. Begins to
+ * measure gradients if `measure` and too few caches were measured yet: sets *pass, to be ended or
+ * freed (gradients.h), and else to NULL. stop(), which may be NULL, ends the work early by 1. */
+int kvc_learner_look(struct kvc_learner *l, const struct kvc_cache *c, const struct kvc_weights *w,
+                     unsigned threads, int (*stop)(void *state), void *state, int measure,
+                     struct kvc_gradients_pass **pass, struct kvc_error *e);
+/* Measures, after the cache was added, what the model's predictions say of errors in it. A profile
+ * has the metric fisher if all layers were. On failure the learner stays as good as before. */
+int kvc_learner_measure(struct kvc_learner *l, struct kvc_gradients_pass *pass,
+                        struct kvc_error *e);
 int kvc_learner_has_gradients(const struct kvc_learner *l);
 /* Returns 1 when RoPE of K was known. */
 int kvc_learner_knows_rope(const struct kvc_learner *l);

@@ -130,14 +130,20 @@ static int take(void *state, const struct kvc_gradients *g, struct kvc_error *e)
     return status;
 }
 
-int kvc_learner_measure(struct kvc_learner *l, const struct kvc_cache *c,
-                        const struct kvc_weights *w, unsigned threads, int (*stop)(void *state),
-                        void *state, struct kvc_error *e) {
+int kvc_learner_look(struct kvc_learner *l, const struct kvc_cache *c, const struct kvc_weights *w,
+                     unsigned threads, int (*stop)(void *state), void *state, int measure,
+                     struct kvc_gradients_pass **pass, struct kvc_error *e) {
     const struct kvc_gradients_taker to = {take, stop, l, state};
-    if (l->base || l->measured >= CACHES_MOST ||
-        (l->measured >= CACHES_LEAST && l->weights > WEIGHTS))
-        return 0;
-    if (kvc_gradients_measure(c, w, threads, &to, e)) return -1;
+    const int enough = l->measured >= CACHES_MOST ||
+                       (l->measured >= CACHES_LEAST && l->weights > WEIGHTS);
+    *pass = NULL;
+    if (enough || !measure) return kvc_gradients_compare(c, w, threads, e);
+    return (*pass = kvc_gradients_begin(c, w, threads, &to, e)) ? 0 : -1;
+}
+
+int kvc_learner_measure(struct kvc_learner *l, struct kvc_gradients_pass *pass,
+                        struct kvc_error *e) {
+    if (kvc_gradients_end(pass, e)) return -1;
     l->measured++;
     return 0;
 }

@@ -148,7 +148,9 @@ static int measure(const struct kvc_cache *c, const char *path, unsigned threads
     *e = (struct kvc_error){.message = ""};
     struct kvc_weights *w = kvc_weights_open(path, e);
     if (!w) return -1;
-    const int status = kvc_gradients_measure(c, w, threads, &to, e);
+    struct kvc_gradients_pass *p = kvc_gradients_begin(c, w, threads, &to, e);
+    const int status = p ? kvc_gradients_end(p, e) : -1;
+    kvc_gradients_free(p);
     kvc_weights_close(w);
     return status;
 }
@@ -197,8 +199,12 @@ static void test_learnt(void **state) {
         struct kvc_learner *l = kvc_learner_new(&e);
         struct kvc_buffer bytes = {0};
         struct kvc_sink out = kvc_sink_buffer(&bytes);
+        struct kvc_gradients_pass *pass = NULL;
+        if (known && kvc_learner_look(l, c, w, 1, NULL, NULL, 1, &pass, &e))
+            fail_msg("%s", e.message);
         assert_int_equal(kvc_learner_add(l, c, NULL, &e), 0);
-        if (known && kvc_learner_measure(l, c, w, 1, NULL, NULL, &e)) fail_msg("%s", e.message);
+        if (known && kvc_learner_measure(l, pass, &e)) fail_msg("%s", e.message);
+        kvc_gradients_free(pass);
         assert_int_equal(kvc_learner_has_gradients(l), known);
         assert_int_equal(kvc_learner_has_queries(l), known);
         if (kvc_learner_write(l, &out, &e)) fail_msg("%s", e.message);

@@ -79,8 +79,51 @@ static void windows_first(void **state) {
     kvc_file_close(f);
 }
 
+/* A cache that the weights do not make is refused, also where enough others were measured, and
+ * changes nothing of what is learnt. */
+static void other_models(void **state) {
+    enum { CACHES = 8 };
+    struct kvc_error e;
+    struct kvc_profile_info info[2] = {{.size = sizeof *info}, {.size = sizeof *info}};
+    struct kvc_profile *p[2];
+    struct kvc_file *own[CACHES];
+    char model[600];
+    void *kept[CACHES];
+    (void)state;
+    make_weights(LLAMA, 1);
+    snprintf(model, sizeof model, "%s", put_model(0, "-"));
+    for (int i = 0; i < CACHES; i++) {
+        own[i] = open_with(model, TOKENS);
+        kept[i] = packed;
+        packed = NULL;
+    }
+    make_weights(LLAMA, 1);
+    struct kvc_file *other = open_with(model, TOKENS);
+    for (int among = 0; among < 2; among++) {
+        struct kvc_learning *l = kvc_learning_new(&e);
+        for (int i = 0; i < CACHES; i++) {
+            if (among && (i == 0 || i == CACHES - 1)) {
+                assert_int_equal(kvc_learning_add(l, other, &e), -1);
+                assert_int_equal(e.code, KVC_ERR_OTHER_MODEL);
+                assert_non_null(strstr(e.message, "differs from the cache's"));
+            }
+            if (kvc_learning_add(l, own[i], &e)) fail_msg("%s", e.message);
+        }
+        if (!(p[among] = kvc_learning_profile(l, &e))) fail_msg("%s", e.message);
+        kvc_shared_profile_describe(p[among], &info[among]);
+        assert_string_equal(info[among].metric, "fisher");
+        kvc_learning_free(l);
+    }
+    assert_memory_equal(info[0].sha256, info[1].sha256, sizeof info[0].sha256);
+    for (int i = 0; i < 2; i++) kvc_shared_profile_close(p[i]);
+    for (int i = 0; i < CACHES; i++) kvc_file_close(own[i]);
+    for (int i = 0; i < CACHES; i++) free(kept[i]);
+    kvc_file_close(other);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(windows_first)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(windows_first),
+                                       cmocka_unit_test(other_models)};
     const int failed = cmocka_run_group_tests(tests, make_folder, remove_folder);
     free(packed);
     return failed;

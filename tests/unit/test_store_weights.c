@@ -90,7 +90,7 @@ static void weights_serve(void **state) {
     gets("with", NULL, "near-lossless", 1, "fisher");
     gets("with", model, "tiny", 1, "fisher");
     make_weights(LLAMA, 1); /* of another model, whose K and V are others */
-    gets("other", model, "small", CACHES, "covariance");
+    gets("other", model, "small", CACHES, NULL);
     gets("with", NULL, "derope@k,center,basis,steps,code", 1, NULL);
 }
 
