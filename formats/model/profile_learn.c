@@ -154,8 +154,8 @@ static int add_queries(const struct kvc_cache *q, uint32_t t, struct kvc_learnt_
     return 0;
 }
 
-/* Checks that a cache can be of the model of the first cache: fingerprints of one kind must agree,
- * and the pairing of K. */
+/* Checks that a cache can be of the model of the caches before: fingerprints of one kind must
+ * agree, the number of layers, and the pairing of K. */
 static int check_model(const struct kvc_learner *l, const struct kvc_cache *c,
                        struct kvc_error *e) {
     for (size_t i = 0; i < c->meta.n; i++) {
@@ -167,10 +167,29 @@ static int check_model(const struct kvc_learner *l, const struct kvc_cache *c,
             return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                             "the cache is of other weights than the caches before: %s", m->key);
     }
+    const uint64_t layers = c->meta.facts.layers, before = l->meta.facts.layers;
+    if (layers && before && layers != before)
+        return kvc_fail(e, KVC_ERR_OTHER_MODEL,
+                        "the cache is of a model of %" PRIu64
+                        " layers, where another is of one of %" PRIu64,
+                        layers, before);
     if (c->meta.facts.rope.pairing != l->pairing && !l->rope_known)
         return kvc_fail(e, KVC_ERR_OTHER_MODEL,
                         "K is paired in another way than in the caches before");
     return 0;
+}
+
+/* Notes the fingerprints and the number of layers that no cache before had. */
+static int note_model(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e) {
+    for (size_t i = 0; i < c->meta.n; i++) {
+        const struct kvc_meta_entry *m = &c->meta.entry[i];
+        if (strncmp(m->key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) == 0 &&
+            !kvc_meta_find(&l->meta, m->key) &&
+            kvc_meta_set_bytes(&l->meta, m->key, m->value, (size_t)m->size, e))
+            return -1;
+    }
+    if (l->meta.facts.layers || !c->meta.facts.layers) return 0;
+    return kvc_meta_set_u64(&l->meta, KVC_KEY_MODEL_LAYERS, c->meta.facts.layers, e);
 }
 
 static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
@@ -213,7 +232,7 @@ int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c,
     if (kvc_layers_need_numbers(c, e)) return -1;
     if (!l->caches && kvc_meta_copy(&l->meta, &c->meta, e)) return -1;
     if (!l->caches) l->pairing = c->meta.facts.rope.pairing;
-    if (check_model(l, c, e)) return -1;
+    if (check_model(l, c, e) || note_model(l, c, e)) return -1;
     const uint32_t layers = l->layers;
     if (kvc_cache_has_queries(c) && !(stored = kvc_view_queries(c, c->meta.facts.rope.pairing, e)))
         return -1;

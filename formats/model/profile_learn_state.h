@@ -65,7 +65,7 @@ struct kvc_learner {
     unsigned caches, estimated, measured;
     int rope_known, rope_unknown;
     enum kvc_pairing pairing; /* of the first cache */
-    struct kvc_meta meta;     /* of the first cache */
+    struct kvc_meta meta;     /* of the first cache, and fingerprints of all */
     double weights;           /* that gradients went through, of all caches */
     unsigned back;            /* layers before a layer from which it is predicted; 0: none */
     /* the profile that gets the predictors; NULL: all is learnt. The caller's */

@@ -136,10 +136,16 @@ static int put_count(struct file *f, const char *key, uint64_t n, struct kvc_err
     return kvc_safetensors_add_text(&f->header, key, text, e);
 }
 
+/* Returns the layers of the model: caches may have some of them alone. */
+static uint64_t layers_of(const struct kvc_learner *l) {
+    return l->meta.facts.layers > l->layers ? l->meta.facts.layers : l->layers;
+}
+
 static int put_windows(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
     uint32_t window = 0, any = 0;
-    char *sliding = kvc_alloc_zeros((uint64_t)l->layers + 1, 1);
+    char *sliding = kvc_alloc_zeros(layers_of(l) + 1, 1);
     if (!sliding) return kvc_fail_memory(e, "a profile");
+    memset(sliding, '0', (size_t)layers_of(l));
     for (uint32_t i = 0; i < l->layers; i++) {
         sliding[i] = l->layer[i].sliding ? '1' : '0';
         any |= l->layer[i].sliding != 0;
@@ -192,8 +198,8 @@ static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_
              "kvc-profile learn, kvc " KVC_VERSION ", from %u caches%s; K step %s", l->caches,
              gradients, step);
     const struct kvc_facts *facts = &l->meta.facts;
-    int status = put_text(f, "kvc.profile", "1", e) || put_count(f, "model.layers", l->layers, e) ||
-                 put_shape(f, l, e);
+    int status = put_text(f, "kvc.profile", "1", e) ||
+                 put_count(f, "model.layers", layers_of(l), e) || put_shape(f, l, e);
     if (!status && !l->rope_known && l->pairing)
         status = put_text(f, "rope.pairing", kvc_pairing_name(l->pairing), e);
     if (!status)

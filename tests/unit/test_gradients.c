@@ -222,6 +222,44 @@ static void test_learnt(void **state) {
     kvc_cache_free(c);
 }
 
+static void say(struct kvc_cache *c, uint8_t print, uint64_t layers) {
+    const uint8_t hash[32] = {print};
+    struct kvc_error e;
+    if (print)
+        assert_int_equal(kvc_meta_set_bytes(&c->meta, KVC_KEY_FINGERPRINT "gguf.sampled", hash,
+                                            sizeof hash, &e),
+                         0);
+    if (layers) assert_int_equal(kvc_meta_set_u64(&c->meta, KVC_KEY_MODEL_LAYERS, layers, &e), 0);
+}
+
+/* What any cache says of its model counts for those after it; layers that no cache has count. */
+static void test_models(void **state) {
+    struct kvc_error e;
+    struct kvc_buffer bytes = {0};
+    struct kvc_sink out = kvc_sink_buffer(&bytes);
+    struct kvc_cache *c[4];
+    (void)state;
+    make_weights(LLAMA, 1);
+    for (int i = 0; i < 4; i++) c[i] = make_cache(KVC_PAIRING_HALVES);
+    say(c[1], 1, 5);
+    say(c[2], 2, 0);
+    say(c[3], 0, 6);
+    struct kvc_learner *l = kvc_learner_new(&e);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(kvc_learner_add(l, c[i], NULL, &e), i < 2 ? 0 : -1);
+        if (i > 1) assert_int_equal(e.code, KVC_ERR_OTHER_MODEL);
+    }
+    if (kvc_learner_write(l, &out, &e)) fail_msg("%s", e.message);
+    struct kvc_profile *p = kvc_profile_open_memory(bytes.data, bytes.n, &e);
+    assert_non_null(p);
+    assert_int_equal(kvc_profile_layers(p), 5);
+    assert_int_equal(strlen(kvc_profile_text(p, KVC_KEY_FINGERPRINT "gguf.sampled")), 64);
+    kvc_profile_free(p);
+    kvc_learner_free(l);
+    free(bytes.data);
+    for (int i = 0; i < 4; i++) kvc_cache_free(c[i]);
+}
+
 static int nothing(void *state, const struct kvc_gradients *g, struct kvc_error *e) {
     (void)state, (void)g, (void)e;
     return 0;
@@ -329,8 +367,8 @@ static void test_stopped(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients), cmocka_unit_test(test_learnt),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_models),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_stopped),   cmocka_unit_test(test_products),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
