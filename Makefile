@@ -92,11 +92,11 @@ all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc store cuda python/kvc/version
 ## help: this list
 .PHONY: help
 help:
-	@sed -n 's/^## //p' Makefile formats/device/cuda/cuda.mk $(wildcard formats/store/*.mk formats/store/*/*.mk) packaging/packaging.mk tests/tests.mk | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-17s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^## //p' Makefile formats/device/cuda/cuda.mk $(wildcard formats/store/*.mk formats/store/*/*.mk) packaging/packaging.mk tests/tests.mk | sed 's/^\([a-z0-9, -]*\): /\1 /' | while read -r t d; do printf '  %-17s %s\n' "$$t" "$$d"; done
 	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR DATADIR DOCDIR MIMEDIR BASHDIR ZSHDIR FISHDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 HARDEN=1 V=1"
 
 # No path of this machine is in the debugging information: the same sources give the same bytes in any folder.
-NO_PATHS := -ffile-prefix-map=$(CURDIR)=.
+NO_PATHS := '-ffile-prefix-map=$(CURDIR)=.'
 
 # links a program, or with -shared a library
 LINK = $(Q)$(CC) $(KVC_CFLAGS) $(NO_PATHS) $(CFLAGS) $(HARD_LINK) $(LDFLAGS) -o $@
@@ -215,7 +215,7 @@ include tests/tests.mk
 
 MAN1 := $(TOOLS:%=%.1)
 # documents keep their folders: man pages and links name them so
-DOCS := README.md CHANGELOG.md BENCHMARKS.md SECURITY.md $(sort $(wildcard samples/*.md python/*.md)) \
+DOCS := LICENSE README.md CHANGELOG.md BENCHMARKS.md SECURITY.md $(sort $(wildcard samples/*.md python/*.md)) \
   $(filter-out %/README.md,$(sort $(wildcard formats/*/*.md formats/*/*/*.md codecs/*.md codecs/*/*/*.md)))
 # files, not folders: those have no dot in their names
 SAMPLES := $(sort $(wildcard samples/*.* samples/*/*.*))

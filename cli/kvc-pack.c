@@ -163,8 +163,8 @@ static int take_align(const struct cli_option *o, void *into, const char *arg) {
 
 static const struct cli_option coding[] = {
     {"recipe", 'r', "RECIPE",
-     "split (default), fast, zstd, store, or with a profile near-lossless, small, tiny; or what "
-     "kvc-recipes(7) says; the "
+     "how values are coded; split (default), fast, zstd, store, or with a profile near-lossless, "
+     "small, tiny, which breaks identifiers and calls of tools; or what kvc-recipes(7) says; the "
      "default is cross with a --profile that predicts",
      .take = take_recipe, .names = cli_recipe_names},
     {"target-kld", 0, "K", "transform codec: the step that drifts by about K nats (an estimate)",

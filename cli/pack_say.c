@@ -120,7 +120,7 @@ static void say_without(struct cli_pack *p, const char *name) {
         !(p->job.verbose || isatty(STDERR_FILENO)))
         return;
     p->hinted_profile = 1;
-    cli_warn("%s: packed without a profile of the model, with which files are two to four times "
+    cli_warn("%s: packed without a profile of the model, with which files are two to six times "
              "smaller: kvc-profile make or learn; kvc-profile(1)",
              name);
 }

@@ -8,6 +8,7 @@ COMMIT_TIME = $(shell git log -1 --format=%ct)
 ## dist: build/kvc-VERSION.tar.xz of the last commit; the same commit gives the same bytes
 .PHONY: dist
 dist:
+	@git rev-parse -q --verify HEAD >/dev/null || { echo "make dist packs a commit: run it in a git checkout" >&2; exit 1; }
 	@mkdir -p build
 	@new=$$(mktemp build/dist.XXXXXX) && git archive --format=tar --prefix=$(DIST)/ HEAD >$$new && xz -T1 $$new && chmod 644 $$new.xz && mv $$new.xz $(DIST_TAR)
 	@echo "$(DIST_TAR)"

@@ -64,4 +64,6 @@ def main():
     write(target, out, metadata)
 
 
+if len(sys.argv) not in (4, 5):
+    sys.exit("Usage: cut_cache.py INPUT OUTPUT TOKENS [LAYERS]")
 main()

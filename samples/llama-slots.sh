@@ -2,6 +2,13 @@
 # llama-slots.sh save|restore PROMPT.json MODEL.gguf: keeps slot 0 of a llama-server in a store of kvc, or fills the slot with the longest prefix that
 # the store has. PROMPT.json has the token ids: what /tokenize answers. SERVER is its address, SLOTS its --slot-save-path, KVC_STORE the store.
 set -eu
+case ${1-}:$# in
+save:3 | restore:3) ;;
+*)
+    echo "Usage: llama-slots.sh save|restore PROMPT.json MODEL.gguf" >&2
+    exit 2
+    ;;
+esac
 : "${SERVER:=http://127.0.0.1:8080}" "${SLOTS:=/dev/shm/slots}" "${KVC_STORE:=dir:/var/cache/kvc}"
 export KVC_STORE
 file=$(mktemp "$SLOTS/slot-XXXXXXXX")

@@ -45,8 +45,8 @@ bash_of() {
             print "        [[ $current == -* ]] && words=\"" substr(all, 2) "\""
             if (commands != "") {
                 print "        [[ $current == -* ]] || words=\"" substr(commands, 2) "\""
-                print "        for option in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do"
-                print "            [[ \" $words \" == *\" $option \"* ]] && words= # after a command: files"
+                print "        for option in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do # after a command: files"
+                print "            [[ $current != -* && \" $words \" == *\" $option \"* ]] && words="
                 print "        done"
             }
             print "        ;;"

@@ -399,8 +399,7 @@ check-layers-test:
 check-words:
 	@sh tests/check-words.sh
 
-## check-files: files of the conformance set are those that were made once, lists of them are right, every rule has a number and a test,
-## and KEYS.md has the numbers of its examples
+## check-files: files of the conformance set are those that were made once, every rule has a number and a test, examples have their numbers
 .PHONY: check-files
 check-files:
 	@"$(PYTHON)" tests/conformance/make_files.py --check

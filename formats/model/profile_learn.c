@@ -196,11 +196,13 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
                      const struct kvc_cache *queries, uint32_t number, struct kvc_error *e) {
     const struct kvc_layer *layer = &c->layer[number];
     const enum kvc_part_kind kind = c->part[layer->part].kind;
-    struct kvc_rope rope;
+    struct kvc_rope rope = {.half = 0};
     if (kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) return 0;
     if (!kvc_learn_takes(c, layer, 0) && !kvc_learn_takes(c, layer, 1)) return 0;
     struct kvc_learnt_layer *to = layer_at(l, layer->index, e);
-    if (!to || kvc_learn_rope(l, c, number, to, &rope, e)) return -1;
+    /* the pairs of K that is not taken say nothing of the layer's other caches */
+    if (!to || (kvc_learn_takes(c, layer, 0) && kvc_learn_rope(l, c, number, to, &rope, e)))
+        return -1;
     to->sliding = layer->kind == KVC_LAYER_WINDOW;
     to->window = (uint32_t)kvc_layer_window(&c->meta.facts, layer);
     int status = 0;

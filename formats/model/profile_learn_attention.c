@@ -130,11 +130,19 @@ static int add_all(struct attended *x, const struct kvc_cache *q, uint32_t t,
     return status;
 }
 
+/* Returns 1 if the layer's K (role 0) or V is taken, in the shape that it has in all caches. */
+static int is_part(const struct kvc_cache *c, uint32_t layer, int role,
+                   const struct kvc_learnt_layer *to) {
+    if (!kvc_learn_takes(c, &c->layer[layer], role) || !to->part[role].sum) return 0;
+    const struct kvc_shape *shape = &c->tensor[c->layer[layer].tensor[role]].shape;
+    return shape->heads == to->part[role].heads && shape->dim == to->part[role].dim;
+}
+
 int kvc_learn_attention(const struct kvc_cache *c, uint32_t layer, const struct kvc_cache *queries,
                         uint32_t tensor, enum kvc_pairing pairing, struct kvc_learnt_layer *to,
                         struct kvc_error *e) {
     const uint32_t k = c->layer[layer].tensor[0], v = c->layer[layer].tensor[1];
-    if (k == KVC_NONE || v == KVC_NONE || !to->part[0].sum || !to->part[1].sum ||
+    if (!is_part(c, layer, 0, to) || !is_part(c, layer, 1, to) ||
         to->part[0].heads != to->part[1].heads)
         return 0;
     struct attended x = {.heads = to->part[0].heads,

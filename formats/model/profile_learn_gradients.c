@@ -114,11 +114,13 @@ static int take_queries(const struct kvc_gradients *g, struct kvc_rope *rope,
 static int take(void *state, const struct kvc_gradients *g, struct kvc_error *e) {
     struct kvc_learner *l = state;
     const struct kvc_layer *layer = &g->c->layer[g->layer];
-    struct kvc_learnt_layer *to = &l->layer[layer->index];
+    /* values of other types than floats have gradients, too, and are not learnt from */
+    struct kvc_learnt_layer *to = layer->index < l->layers ? &l->layer[layer->index] : NULL;
     struct kvc_rope rope, none = {.half = 0};
     for (int r = 0; r < 2; r++) {
         const struct kvc_shape *shape = &g->c->tensor[layer->tensor[r]].shape;
-        if (!to->part[r].sum || to->part[r].heads != shape->heads || to->part[r].dim != shape->dim)
+        if (!to || !to->part[r].sum || to->part[r].heads != shape->heads ||
+            to->part[r].dim != shape->dim)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "not all layers are learnt from");
     }
     l->weights += (double)g->weights;

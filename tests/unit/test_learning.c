@@ -121,8 +121,59 @@ static void other_models(void **state) {
     kvc_file_close(other);
 }
 
+/* Adds a cache of one layer to what is learnt from: K of another type and width than V, and queries
+ * of the last tokens where they have a width. */
+static void add_layer_of(struct kvc_learning *l, const char *dtype, size_t bytes, uint64_t dim,
+                         const char *theta, uint64_t query_dim) {
+    enum { ROWS = 40, LAST = 4, WIDEST = 1024, NARROW = 32 };
+    static float k[ROWS * WIDEST], v[ROWS * NARROW], q[LAST * WIDEST];
+    const char *const facts[] = {"model.name=m",      "rope.k=post", "rope.pairing=interleaved",
+                                 "rope.type=default", theta,         NULL};
+    for (size_t i = 0; i < ROWS * NARROW; i++) v[i] = (float)(i % 7) - 3;
+    for (size_t i = 0; i < ROWS * WIDEST; i++) k[i] = (float)(i % 11) - 5;
+    for (size_t i = 0; i < LAST * WIDEST; i++) q[i] = (float)(i % 5) - 2;
+    struct kvc_memory_array array[] = {dense_array("K", 0, dtype, bytes, 1, dim, k),
+                                       dense_array("V", 0, "f32", 4, 1, NARROW, v),
+                                       dense_array("queries", 0, "f32", 4, 1, query_dim, q)};
+    array[2].tokens = LAST;
+    const struct kvc_memory memory = {.size = sizeof memory,
+                                      .array_size = sizeof array[0],
+                                      .arrays = array,
+                                      .n_arrays = query_dim ? 3 : 2,
+                                      .tokens = ROWS,
+                                      .facts = facts};
+    struct kvc_error e;
+    struct kvc_file *f = kvc_file_open_arrays(&memory, &e);
+    if (!f) fail_msg("%s", e.message);
+    if (kvc_learning_add(l, f, &e)) fail_msg("%s", e.message);
+    kvc_file_close(f);
+}
+
+/* K that is no float is not learnt from: neither its width nor its pairs say anything of K of other
+ * caches, and attention of the other caches is not that of this one. */
+static void layers_of_other_types(void **state) {
+    (void)state;
+    for (int first = 0; first < 2; first++) {
+        struct kvc_error e;
+        struct kvc_learning *l = kvc_learning_new(&e);
+        assert_non_null(l);
+        if (first) {
+            add_layer_of(l, "i8", 1, 1024, "rope.theta=10000", 0);
+            add_layer_of(l, "f32", 4, 32, NULL, 32);
+        } else {
+            add_layer_of(l, "f32", 4, 1024, NULL, 0);
+            add_layer_of(l, "i8", 1, 32, NULL, 1024);
+        }
+        struct kvc_profile *p = kvc_learning_profile(l, &e);
+        if (!p) fail_msg("%s", e.message);
+        kvc_shared_profile_close(p);
+        kvc_learning_free(l);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(windows_first),
+                                       cmocka_unit_test(layers_of_other_types),
                                        cmocka_unit_test(other_models)};
     const int failed = cmocka_run_group_tests(tests, make_folder, remove_folder);
     free(packed);
