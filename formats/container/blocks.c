@@ -57,20 +57,13 @@ static uint64_t block_bytes(const struct kvc_shape *s) {
     return rows * (own > floats ? own : floats);
 }
 
-/* Returns the bytes of inputs that are held for a block that is predicted: one for each value of
- * the tensors before it. */
-static uint64_t input_bytes(const struct kvc_cache *c, uint32_t tensor) {
-    const struct kvc_records *k = kvc_records_of(c);
-    uint64_t values = 0;
-    if (!kvc_pipeline_has(kvc_records_pipeline(k, tensor), KVC_STAGE_AHEAD)) return 0;
-    for (uint32_t t = 0; t < tensor; t++)
-        if (kvc_tensor_part(c, t) == kvc_tensor_part(c, tensor))
-            values += k->shape[t].heads * k->shape[t].dim;
-    return values * KVC_BLOCK;
-}
-
+/* Returns the bytes that a thread needs: blocks, and the inputs that are held for a block that is
+ * predicted, one for each value of the tensors before it. */
 static uint64_t thread_bytes(const struct kvc_cache *c, uint32_t tensor) {
-    return THREAD_BLOCKS * block_bytes(&kvc_records_of(c)->shape[tensor]) + input_bytes(c, tensor);
+    const struct kvc_records *k = kvc_records_of(c);
+    const int ahead = kvc_pipeline_has(kvc_records_pipeline(k, tensor), KVC_STAGE_AHEAD);
+    return THREAD_BLOCKS * block_bytes(&k->shape[tensor]) +
+           (ahead ? k->before[tensor] * KVC_BLOCK : 0);
 }
 
 static uint64_t for_threads(const struct kvc_cache *c) {

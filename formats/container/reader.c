@@ -360,9 +360,7 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
     if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK)
         return kvc_fail(e, KVC_ERR_DAMAGED, "literal bytes of the source file are missing");
     if (kvc_cache_finish(c, e)) return -1;
-    k->shape = kvc_alloc(c->n_tensors + 1, sizeof *k->shape);
-    if (!k->shape) return kvc_fail_memory(e, "shapes");
-    for (uint32_t t = 0; t < c->n_tensors; t++) k->shape[t] = c->tensor[t].shape;
+    if (kvc_records_take_shapes(k, c, e)) return -1;
     if (kvc_prefix_check(c, e) || compare_space(c, k, e)) return -1;
     return place_blocks(c, k, i, e);
 }
@@ -378,6 +376,7 @@ static void container_close(struct kvc_cache *c) {
     free(k->angles);
     free(k->turn);
     free(k->shape);
+    free(k->before);
     free(k->record);
     free(k->first_block);
     free(k->block_record);

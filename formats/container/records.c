@@ -258,6 +258,21 @@ int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section,
 
 /* --- header, footer, index --- */
 
+int kvc_records_take_shapes(struct kvc_records *k, const struct kvc_cache *c, struct kvc_error *e) {
+    uint64_t *of_part = kvc_alloc_zeros(c->n_parts + UINT64_C(1), sizeof *of_part);
+    k->shape = kvc_alloc(c->n_tensors + UINT64_C(1), sizeof *k->shape);
+    k->before = kvc_alloc(c->n_tensors + UINT64_C(1), sizeof *k->before);
+    const int status = of_part && k->shape && k->before ? 0 : kvc_fail_memory(e, "shapes");
+    for (uint32_t t = 0; t < c->n_tensors && !status; t++) {
+        uint64_t *values = &of_part[c->layer[c->tensor[t].layer].part];
+        k->shape[t] = c->tensor[t].shape;
+        k->before[t] = *values;
+        *values += k->shape[t].heads * k->shape[t].dim;
+    }
+    free(of_part);
+    return status;
+}
+
 int kvc_records_header(const struct kvc_input *in, struct kvc_error *e) {
     uint8_t p[KVC_HEADER_SIZE];
     if (kvc_input_copy(in, 0, p, in->size < sizeof p ? in->size : sizeof p, e)) return -1;

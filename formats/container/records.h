@@ -51,6 +51,7 @@ struct kvc_records {
     uint32_t n_angles;
     /* by tensor, as coded: the cache's own may since have got another number of heads */
     struct kvc_shape *shape;
+    uint64_t *before; /* by tensor: values of a row of the tensors before it in its part */
     struct kvc_projections projections; /* for rows that are rebuilt */
     struct kvc_decoded *rows;           /* blocks of which a part was read; kind: see blocks.c */
     struct kvc_decoded *inputs;         /* of predictions */
@@ -107,6 +108,8 @@ int kvc_record_section(struct kvc_error *e, unsigned number);
  * id of the footer. */
 int kvc_records_frame(const struct kvc_input *in, uint64_t *index, uint8_t id[KVC_CONTENT_ID],
                       struct kvc_error *e);
+/* Notes the shapes of the tensors as they are coded. */
+int kvc_records_take_shapes(struct kvc_records *k, const struct kvc_cache *c, struct kvc_error *e);
 /* The two halves of kvc_records_frame(). The file must be large enough for header and footer. */
 int kvc_records_header(const struct kvc_input *in, struct kvc_error *e);
 int kvc_records_footer(const struct kvc_input *in, uint64_t *index, uint8_t id[KVC_CONTENT_ID],

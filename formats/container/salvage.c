@@ -403,9 +403,7 @@ static int read_rest(struct kvc_cache *c, struct kvc_error *e) {
     if (read_cells(c, e) || read_tokens(c, e)) return -1;
     k->pairing = c->meta.facts.rope.pairing;
     if (read_source(c, e) || kvc_cache_finish(c, e)) return -1;
-    k->shape = kvc_alloc((uint64_t)c->n_tensors + 1, sizeof *k->shape);
-    if (!k->shape) return kvc_fail_memory(e, "shapes");
-    for (uint32_t t = 0; t < c->n_tensors; t++) k->shape[t] = c->tensor[t].shape;
+    if (kvc_records_take_shapes(k, c, e)) return -1;
     if (k->survey->no_meta && forget_heads(c, e)) return -1;
     return place_blocks(c, e);
 }
