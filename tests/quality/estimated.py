@@ -44,10 +44,17 @@ def cache_of(model, text, n, extra, path):
     return path, plain
 
 
+def with_facts(tools, model, path):
+    """The cache as a container that has the model's facts, as the RoPE of each kind of layer, and not its weights."""
+    packed = path + ".kvc"
+    tools.run("kvc-pack", "-q", "-f", f"--model={model.path}", "-o", packed, path)
+    return packed
+
+
 def learn(tools, model, work, files):
     """The three profiles: name -> path."""
-    how = {"true": [full for full, _ in files], "weights": [f"--model={model.path}", *(plain for _, plain in files)],
-           "none": [plain for _, plain in files]}
+    how = {"true": [with_facts(tools, model, full) for full, _ in files], "weights": [f"--model={model.path}", *(plain for _, plain in files)],
+           "none": [with_facts(tools, model, plain) for _, plain in files]}
     profiles = {name: os.path.join(work, f"{name}.kvcp") for name in how}
     for name, arguments in how.items():
         tools.run("kvc-profile", "learn", "-q", "-f", "-o", profiles[name], *arguments)
