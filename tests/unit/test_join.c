@@ -236,8 +236,8 @@ static void unlike_caches_are_refused(void **state) {
     refused(make(first), b, 0, "b has 2 streams");
 }
 
-/* Joins take the first part of a kind, and the first tensor of a layer: others of other sizes would
- * be read as if they were these. */
+/* Joins take the first part of its kind, and the first tensor of a layer: others of other sizes
+ * would be read as if they were these. */
 static void parts_and_layers_are_there_once(void **state) {
     (void)state;
     for (int windows = 0; windows < 2; windows++) {

@@ -102,7 +102,7 @@ static void doubles(void **state) {
     cli_json_f64(&j, NULL, INFINITY);
     cli_json_f64(&j, NULL, -INFINITY);
     cli_json_close(&j);
-    expect(&c, "[0.1, -0, 1e+300, \"NaN\", \"Infinity\", \"-Infinity\"]");
+    expect(&c, "[0.1, -0.0, 1e+300, \"NaN\", \"Infinity\", \"-Infinity\"]");
 }
 
 static void escapes(void **state) {
