@@ -83,7 +83,7 @@ def rope_source_of(vllm_config: Any) -> Optional[str]:
     """Returns a name for RoPE whose angles depend on a length: vLLM takes one of the two lists of longrope by its longest context
     (phi3_long_rope_scaled_rope.py), and works out dynamic once. None: the model's configuration tells the angles."""
     model = vllm_config.model_config
-    kind = facts_of(getattr(model, "hf_text_config", None)).get("rope.type")
+    kind = str(facts_of(getattr(model, "hf_text_config", None)).get("rope.type"))
     return {"longrope": f"vllm, context {getattr(model, 'max_model_len', 0)}", "dynamic": "vllm"}.get(kind)
 
 

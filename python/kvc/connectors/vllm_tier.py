@@ -27,6 +27,7 @@ from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from ..errors import Code, Error
+from ..file import Path as AnyPath
 from ..file import model_identity
 from . import vllm_model, vllm_pages
 from .base import (Caches, Connection, Geometry, PageOptions, Workers, dtype_of, facts_of_caches,
@@ -113,7 +114,7 @@ def engine_scales(names: Sequence[str], numbers: Sequence[int]) -> Optional[Dict
     return found
 
 
-def engine_model(model: str, weights: Optional[Path]) -> Tuple[str, Optional[Path], Optional[str]]:
+def engine_model(model: str, weights: Optional[AnyPath]) -> Tuple[str, Optional[AnyPath], Optional[str]]:
     """Returns what tells the model apart: its name, with revision and quantisation where there are some, the files of its weights, unless
     vLLM quantises them, and the source of its RoPE, if vLLM's configuration is known. Refuses random weights."""
     from vllm.config import get_current_vllm_config_or_none

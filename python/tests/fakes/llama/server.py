@@ -190,12 +190,13 @@ class Handler(BaseHTTPRequestHandler):
             cached = s.compute(number, tokens, body.get("cache_prompt", True))
             made = s.generate(number, body.get("n_predict", 4))
             timings = {"cache_n": cached, "prompt_n": len(tokens) - cached, "predicted_n": len(made)}
-            if body.get("stream"):
-                return self.stream(made, timings)
-            time.sleep(body.get("seconds", 0))
+            whole = self.stream(made) if body.get("stream") else time.sleep(body.get("seconds", 0))
+        if body.get("stream"):  # a server lets a slot go before its last words are read
+            return whole and self.end(timings)
         self.send(200, {"content": "".join(map(chr, made)), "id_slot": number, "timings": timings})
 
-    def stream(self, made, timings):
+    def stream(self, made):
+        """Sends tokens. Returns whether the client took them."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -212,6 +213,13 @@ class Handler(BaseHTTPRequestHandler):
                     finally:
                         self.connection.setblocking(True)
                 self.event({"content": chr(token)})
+            return True
+        except OSError:
+            self.server.cut.set()
+            return False
+
+    def end(self, timings):
+        try:
             self.event({"content": "", "stop": True, "timings": timings})
             self.wfile.write(b"0\r\n\r\n")
         except OSError:
