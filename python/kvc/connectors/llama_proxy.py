@@ -329,8 +329,7 @@ class Proxy:
         try:
             save(task.caller, slot, name)
             self.prefixes.check(task.caller, task.served)
-            after = state_of(task.caller, slot)
-            if mark_of(after) != slot.mark or after.get("is_processing"):  # a request that was passed on used it meanwhile
+            if mark_of(state_of(task.caller, slot)) != slot.mark:  # a request that was passed on used it meanwhile
                 raise ValueError("the slot was used by another request while it was saved")
         except BaseException:
             self.folder.remove(name)
