@@ -185,6 +185,8 @@ void cli_json_text(struct cli_json *j, const char *key, const char *value); /* N
 void cli_json_u64(struct cli_json *j, const char *key, uint64_t value);
 void cli_json_i64(struct cli_json *j, const char *key, int64_t value);
 void cli_json_f64(struct cli_json *j, const char *key, double value);
+/* Prints the text of a number as a value of JSON; one that is not finite is a text there. */
+void cli_json_number(FILE *out, const char *text, int is_finite);
 void cli_json_bool(struct cli_json *j, const char *key, int value);
 void cli_json_hex(struct cli_json *j, const char *key, const void *bytes, size_t n);
 void cli_json_end(struct cli_json *j); /* newline */

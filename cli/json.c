@@ -90,12 +90,16 @@ void cli_json_i64(struct cli_json *j, const char *key, int64_t value) {
     fprintf(j->out, "%" PRId64, value);
 }
 
+void cli_json_number(FILE *out, const char *text, int is_finite) {
+    const int is_minus_zero = strcmp(text, "-0") == 0; /* an integer would lose its sign */
+    fprintf(out, is_finite ? "%s%s" : "\"%s\"%s", text, is_minus_zero ? ".0" : "");
+}
+
 void cli_json_f64(struct cli_json *j, const char *key, double value) {
     char text[32];
     cli_double_text(value, text);
     lead(j, key);
-    /* as an integer, -0 would lose its sign */
-    fprintf(j->out, isfinite(value) ? "%s%s" : "\"%s\"%s", text, strcmp(text, "-0") ? "" : ".0");
+    cli_json_number(j->out, text, isfinite(value));
 }
 
 void cli_json_bool(struct cli_json *j, const char *key, int value) {

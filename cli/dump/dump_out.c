@@ -4,6 +4,7 @@
 #include "cli/text.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 enum { MAX_COLUMNS = 24 }; /* of a table as HTML */
@@ -406,9 +407,8 @@ void dump_floats(struct dump_out *o, const float *v, uint64_t n) {
             fputs(text, o->out);
         } else {
             /* cli_json_f64() would print more digits than a float has. */
-            int is_number = text[0] == '-' ? text[1] != 'I' : text[0] != 'N' && text[0] != 'I';
-            fprintf(o->out, is_number ? "%s%s%s" : "%s\"%s\"%s", i ? ", " : "", text,
-                    strcmp(text, "-0") ? "" : ".0");
+            if (i) fputs(", ", o->out);
+            cli_json_number(o->out, text, isfinite(v[i]));
             o->report.json.first = 0;
         }
     }
