@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""hours.py: runs the fuzz targets in turn, one process at a time at low priority, and logs each run in HOURS.md.
+"""hours.py: runs the fuzz targets in turn, one process at a time at low priority, and adds each run to its target's line in HOURS.md.
 
     hours.py BUILD HOURS [TARGET...]
 
@@ -72,6 +72,18 @@ def commit():
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
+def log(target, cpu, executions, edges, found):
+    """Adds a run to the target's line, or begins one at the end; returns the line."""
+    lines, sums = LOG.read_text().splitlines(), [1, round(cpu), executions, found]
+    at = next((i for i, line in enumerate(lines) if line.startswith(f"| {target} |")), len(lines))
+    if at < len(lines):
+        *before, most = [int(cell) for cell in lines.pop(at).split("|")[2:7]]
+        sums, edges = [a + b for a, b in zip(before, sums)], max(most, edges)
+    lines.insert(at, f"| {target} | {' | '.join(map(str, sums))} | {edges} | {commit()} | {datetime.date.today()} |")
+    LOG.write_text("\n".join(lines) + "\n")
+    return lines[at]
+
+
 def main(build, hours, *targets):
     build = pathlib.Path(build).resolve()
     there = sorted(p.stem[5:] for p in FUZZ.glob("fuzz_*.c"))
@@ -80,10 +92,7 @@ def main(build, hours, *targets):
     while targets and time.time() + 1 < end:
         target = targets.pop(0)
         cpu, executions, edges, new = run(build, target, min(SECONDS.get(target, OTHERS), int(end - time.time())))
-        line = f"| {datetime.date.today()} | {commit()} | {target} | {cpu:.0f} | {executions} | {edges} | {len(new)} |"
-        with LOG.open("a") as log:
-            log.write(line + "\n")
-        print(line, *new, flush=True)
+        print(log(target, cpu, executions, edges, len(new)), *new, flush=True)
         failed |= bool(new)
         if not new:  # it would fail again
             targets.append(target)
