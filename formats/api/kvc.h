@@ -938,7 +938,8 @@ struct kvc_namespace_options {
 };
 #define KVC_NAMESPACE_TEXT 65536 /* bytes of the text of a namespace, at most */
 /* Returns the facts of the namespace of f, once it is packed, as text that a store keeps, a line
- * each; the caller frees it with free(). f needs no tokens and no rows. */
+ * each; the caller frees it with free(). f needs no tokens and no rows. With options, as a store
+ * has them, refuses RoPE that depends on a length and lacks a rope.source. */
 KVC_API char *kvc_namespace_of(const struct kvc_file *f,
                                const struct kvc_namespace_options *options,
                                struct kvc_namespace_facts *facts, struct kvc_error *e);

@@ -95,7 +95,6 @@ static char *write_text(const struct kvc_cache *c, const struct kvc_meta *meta,
                         const struct kvc_space *more, struct kvc_error *e) {
     uint8_t ns[KVC_KEY_BYTES];
     struct text t = {.failed = 0};
-    if (kvc_prefix_space_check_rope(meta, e)) return NULL;
     text_add(&t, FIRST_LINE);
     add_comments(&t, c, meta);
     const int status = kvc_prefix_space_items(c, meta, more, ns, add_item, &t, e);
@@ -347,7 +346,10 @@ char *kvc_namespace_of(const struct kvc_file *f, const struct kvc_namespace_opti
         kvc_fail(e, KVC_ERR_USAGE, "a chunk has a multiple of %d tokens", KVC_PREFIX_TOKENS);
         return NULL;
     }
-    char *text = describe(f, &o, &meta, &settled, e);
+    /* without options nothing is to be kept under it: caches of one model are told from others */
+    char *text = options && kvc_prefix_space_check_rope(&f->cache->meta, e)
+                     ? NULL
+                     : describe(f, &o, &meta, &settled, e);
     kvc_meta_free(&meta);
     int status = text ? read_text(text, strlen(text), &own, e) : -1;
     own.lossless = settled.lossless;

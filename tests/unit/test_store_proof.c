@@ -275,9 +275,13 @@ static void rope_by_length_needs_a_source(void **state) {
         struct kvc_namespace_facts ns = {.size = sizeof ns};
         struct kvc_error e;
         struct made *x = make(2 * CHUNK, 3, facts[i]);
-        char *text = kvc_namespace_of(x->f, NULL, &ns, &e);
+        const struct kvc_namespace_options of_store = {.size = sizeof of_store};
+        char *text = kvc_namespace_of(x->f, &of_store, &ns, &e);
         assert_int_equal(text != NULL, i == 2); /* K is not rotated */
         if (!text) assert_non_null(strstr(e.message, "rope.source"));
+        free(text);
+        text = kvc_namespace_of(x->f, NULL, &ns, &e); /* nothing is kept under it */
+        assert_non_null(text);
         free(text);
         unmake(x);
     }
