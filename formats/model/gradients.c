@@ -24,7 +24,10 @@ enum { COMPARED = 2 }; /* layers of a cache whose gradients are not measured */
 _Static_assert((int)KVC_LAYER_RUNS == KVC_GRADIENTS_RUNS, "one number of runs");
 static const double place[KVC_GRADIENTS_RUNS] = {1, 0.05,
                                                  0.5}; /* where runs begin, of the tokens */
-#define MOST_APART 0.2 /* of K or V of the weights from those of the cache, relative to these */
+/* Most of K or V of the weights from those of the cache, relative to these: for gradients, and of
+ * one model. Those of two models differ by 1 and more, those of two quantisations by less. */
+#define MOST_APART 0.2
+#define SAME_MODEL 0.7
 
 /* A model, and what went through it. */
 struct kvc_gradients_pass {
@@ -184,11 +187,14 @@ static int check_rows(const struct kvc_gradients_pass *p, const struct kvc_gradi
                 all += (double)cached[i] * (double)cached[i];
             }
         }
-        if (apart > MOST_APART * MOST_APART * all || !(all > 0))
-            return kvc_fail(e, KVC_ERR_OTHER_MODEL,
-                            "%c by the weights differs from the cache's by %.2g of it: is it the "
-                            "right model?",
-                            "KV"[r], sqrt(apart / fmax(all, 1e-30)));
+        if (apart <= MOST_APART * MOST_APART * all && all > 0) continue;
+        const int same = apart <= SAME_MODEL * SAME_MODEL * all && all > 0;
+        return kvc_fail(e, same ? KVC_ERR_UNSUPPORTED : KVC_ERR_OTHER_MODEL,
+                        "%c by the weights differs from the cache's by %.2g of it: %s?", "KV"[r],
+                        sqrt(apart / fmax(all, 1e-30)),
+                        same ? "are they a fine-tune, or another quantisation, of those that "
+                               "made it"
+                             : "is it the right model");
     }
     return 0;
 }

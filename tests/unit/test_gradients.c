@@ -280,8 +280,10 @@ static void test_refused(void **state) {
     struct kvc_cache *c = make_cache(KVC_PAIRING_HALVES);
     refused(c, put_model(1, "blk.1.ffn_down"), KVC_ERR_UNSUPPORTED, "blk.1.ffn_down.weight");
     refused(c, put_model(1, "blk.1.ffn_norm"), KVC_ERR_UNSUPPORTED, "norms");
-    m.embedding[(size_t)token[TOKENS - 1] * D] += 9;
-    refused(c, put_model(1, "none"), KVC_ERR_OTHER_MODEL, "differs from the cache's");
+    m.embedding[(size_t)token[TOKENS - 1] * D] += 9; /* of one token of the run */
+    refused(c, put_model(1, "none"), KVC_ERR_UNSUPPORTED, "another quantisation");
+    for (size_t i = 0; i < (size_t)K_ROWS * D; i++) m.layer[0].k[i] *= -1;
+    refused(c, put_model(1, "none"), KVC_ERR_OTHER_MODEL, "is it the right model");
     token[TOKENS - 1] = WORDS;
     assert_int_equal(kvc_cache_set_tokens(c, token, TOKENS, &e), 0);
     refused(c, put_model(1, "none"), KVC_ERR_OTHER_MODEL, "the model has no token 30");
