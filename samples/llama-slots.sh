@@ -22,8 +22,13 @@ save)
     slot save
     kvc-store put --model="$3" "$file"
     ;;
-restore) # a find that finds nothing ends this with status 1: the server computes the prompt then
-    kvc-store get -f --tokens="$2" --to=llama -o "$file"
+restore) # what the slot has tells which caches of the store fit: of MODEL, and of the server's types. An empty one tells nothing
+    if slot save | grep -q '"n_saved": *0[,}]'; then
+        curl -sf "$SERVER/completion" -d '{"prompt": [1], "n_predict": 0, "id_slot": 0}' >/dev/null
+        slot save
+    fi
+    # a get that finds nothing ends this with status 1: the server computes the prompt then
+    kvc-store get -f --like="$file" --model="$3" --tokens="$2" --to=llama -o "$file"
     slot restore
     ;;
 esac

@@ -10,6 +10,7 @@ import http.client
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -357,7 +358,7 @@ def check_slots(unified):
 
 
 def check_sample(tools):
-    """samples/llama-slots.sh: a slot is put, and restored into a new server."""
+    """samples/llama-slots.sh: a slot is put, and restored into a new server, from a store that has it of other weights too."""
     with Bench() as bench:
         bench.start_server()
         tokens = text_tokens(bench, (ROOT / "LICENSE").read_text())[:300]
@@ -366,11 +367,17 @@ def check_sample(tools):
         Path(prompt).write_text(json.dumps({"tokens": tokens}))
         where = {**os.environ, "SERVER": f"http://127.0.0.1:{bench.server.port}", "SLOTS": bench.files, "KVC_STORE": f"dir:{bench.store}",
                  "PATH": f"{os.path.abspath(tools)}:{os.environ['PATH']}"}
-        for command in ("save", "restore"):
-            subprocess.run(["sh", str(ROOT / "samples/llama-slots.sh"), command, prompt, model_path()], env=where, check=True,
-                           stdout=subprocess.DEVNULL)
-            if command == "save":
+        other = os.path.join(bench.folder, "other.gguf")
+        with open(shutil.copyfile(model_path(), other), "ab") as f:
+            f.write(bytes(32))
+        namespaces = []
+        for command, model in [("save", model_path()), ("save", other), ("restore", other), ("restore", model_path())]:
+            if command == "restore" and model == other:
                 bench.restart_server()
+            said = subprocess.run(["sh", str(ROOT / "samples/llama-slots.sh"), command, prompt, model], env=where, check=True,
+                                  stdout=subprocess.PIPE, text=True).stdout
+            namespaces.append(re.search("namespace ([0-9a-f]+)", said)[1])
+        assert namespaces[:2] == namespaces[:1:-1] and len(set(namespaces)) == 2, namespaces
         answer = Answer(bench.server.port, tokens, id_slot=0)
         assert (answer.text, answer.cached) == (right, 256) and not os.listdir(bench.files), vars(answer)
         ok("samples/llama-slots.sh: 256 tokens restored into a new server, the same text")
