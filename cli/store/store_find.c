@@ -101,12 +101,13 @@ struct kvc_store_hit_info store_hit_info(const struct kvc_store_hit *hit) {
     return info;
 }
 
-/* Returns 1 if a hit is better than the best so far: longer, or of equal ones an exact one. */
-static int is_better(const struct kvc_store_hit *hit, const struct kvc_store_namespace *ns,
-                     const struct store_found *best) {
+/* Compares a hit with the best so far. Above 0: it is better, longer, or of equal ones an exact
+ * one; 0: as good. */
+static int compare(const struct kvc_store_hit *hit, const struct kvc_store_namespace *ns,
+                   const struct store_found *best) {
     const uint64_t tokens = store_hit_info(hit).tokens, most = store_hit_info(best->hit).tokens;
-    if (tokens != most || !best->hit) return tokens > most;
-    return store_namespace_info(ns).lossless && !store_namespace_info(best->ns).lossless;
+    if (tokens != most || !best->hit) return tokens > most ? 1 : -1;
+    return store_namespace_info(ns).lossless - store_namespace_info(best->ns).lossless;
 }
 
 int store_find_longest(struct store_tool *t, const struct store_namespaces *namespaces,
@@ -121,9 +122,10 @@ int store_find_longest(struct store_tool *t, const struct store_namespaces *name
             status = store_trouble(t);
             break;
         }
-        const int better = is_better(hit, ns, found);
-        kvc_store_hit_free(better ? found->hit : hit);
-        if (better) *found = (struct store_found){.hit = hit, .ns = ns};
+        const int better = compare(hit, ns, found);
+        kvc_store_hit_free(better > 0 ? found->hit : hit);
+        if (better > 0) *found = (struct store_found){.hit = hit, .ns = ns};
+        if (better == 0) found->equal = ns;
     }
     return status;
 }
@@ -290,6 +292,10 @@ int store_get(struct store_tool *t) {
     if (!status) f = found.hit ? read_hit(t, found.hit) : find_whole(t, &namespaces, &ns);
     if (!status && !found.hit && !f && !t->quiet)
         cli_warn("the store has no prefix of these tokens; kvc-store why says more");
+    if (f && found.equal && !t->quiet)
+        cli_warn("namespace %.16s has as many tokens, maybe of another model: --namespace=NAME or "
+                 "--like=FILE chooses",
+                 kvc_store_namespace_name(found.equal));
     if (!status) status = f ? store_find_write_file(t, f) : EXIT_DIFFER;
     if (f && !status && t->output && found.hit) print_hit(t, &found);
     else if (f && !status && t->output) print_whole(t, f, ns);

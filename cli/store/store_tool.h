@@ -60,7 +60,7 @@ int store_take_tokens(struct store_tool *t);
 /* A prefix that was found, in the namespace that has it. */
 struct store_found {
     struct kvc_store_hit *hit;
-    const struct kvc_store_namespace *ns;
+    const struct kvc_store_namespace *ns, *equal; /* that has as much, as exactly; NULL: none */
 };
 /* Finds the longest prefix of --tokens in these namespaces. found->hit is NULL, without a message,
  * if there is none. */
