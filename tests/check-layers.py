@@ -121,7 +121,7 @@ BUDGET = {
     "formats/store/tier": 760,  # memory of objects, which is kept
     # what doctor and stat asked of directories; lives and pins of what is put again, and of named caches; each of many names in one
     # call; what a hostile server must not do
-    "formats/store/backends": 9230,
+    "formats/store/backends": 9280,
     "cli": 5870,  # packing with a base; when kvc-pack learns a profile, from which rows and files, and how profiles are kept; -0 in JSON
     "cli/profile": 730,  # make, which runs a program in Python
     "cli/store": 1670,

@@ -45,7 +45,7 @@ $B/tests/store/attack_%: $B/tests/store/attack_%.o $B/libkvc_store.a $B/libkvc.a
 
 # its calls fail when it says so
 $B/tests/store/attack_faults: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup open64 openat64 write \
-  pread64 pwrite64 ftruncate64 fcntl64 fdatasync fsync flock linkat renameat mkdir mkdirat unlinkat stat64 fstat64 fstatat64 \
+  pread64 pwrite64 ftruncate64 fcntl64 fdatasync fsync flock linkat syscall renameat mkdir mkdirat unlinkat stat64 fstat64 fstatat64 \
   fstatvfs64 fdopendir sqlite3_vfs_register sqlite3_prepare_v2 sqlite3_prepare_v3 sqlite3_exec sqlite3_step sqlite3_file_control)
 
 # its allocations fail when it says so

@@ -1,12 +1,13 @@
 /* attack_faults.c: every system call, allocation and call of SQLite that a directory store makes
  * fails once, in every way that it can.
  *
- *   attack_faults [RUNS | N WAY INDEX]
+ *   attack_faults [RUNS | N WAY INDEX POOR]
  *
  * A store is made, written, read, and cleaned, with call number N failing. Nothing may crash, and
  * no wrong bytes may come; the next process finds a store in order. RUNS are spread over all N,
- * each failing in one way; 0: every N in every way. N, WAY (the "seed" of a message) and INDEX (1
- * or 0) repeat one run. The linker puts the functions below in place of the libraries' (tests.mk).
+ * each failing in one way; 0: every N in every way. Some are as on file systems that can do less.
+ * N, WAY (the "seed" of a message), INDEX (1 or 0) and POOR (0 to 2) repeat one run. The linker
+ * puts the functions below in place of the libraries' (tests.mk).
  */
 #include "tests/store/attack.h"
 
@@ -24,6 +25,9 @@ static const int codes[] = {EIO, ENOSPC, EINTR, EDQUOT, ESTALE, EACCES};
 static atomic_uint_fast64_t calls; /* since the start of the run */
 static uint64_t failing;           /* number of the call that fails; 0: none */
 static size_t kind;
+
+/* 1: as on a file system without hard links and files without names. 2: without renameat2(), too */
+static int poor;
 
 /* Says whether this call is the one. */
 static int is_due(void) {
@@ -48,7 +52,6 @@ WRAP(int, mkdir, (const char *p, mode_t m), (p, m), -1)
 WRAP(int, mkdirat, (int fd, const char *p, mode_t m), (fd, p, m), -1)
 WRAP(int, unlinkat, (int fd, const char *p, int f), (fd, p, f), -1)
 WRAP(int, renameat, (int a, const char *p, int b, const char *q), (a, p, b, q), -1)
-WRAP(int, linkat, (int a, const char *p, int b, const char *q, int f), (a, p, b, q, f), -1)
 WRAP(int, fsync, (int fd), (fd), -1)
 WRAP(int, fdatasync, (int fd), (fd), -1)
 WRAP(int, flock, (int fd, int how), (fd, how), -1)
@@ -62,6 +65,23 @@ WRAP(void *, calloc, (size_t n, size_t size), (n, size), NULL)
 WRAP(void *, realloc, (void *p, size_t n), (p, n), NULL)
 WRAP(char *, strdup, (const char *p), (p), NULL)
 
+int __real_linkat(int a, const char *p, int b, const char *q, int f);
+int __wrap_linkat(int a, const char *p, int b, const char *q, int f);
+int __wrap_linkat(int a, const char *p, int b, const char *q, int f) {
+    if (fails()) return -1;
+    if (!poor) return __real_linkat(a, p, b, q, f);
+    errno = EPERM;
+    return -1;
+}
+long __real_syscall(long n, long a, const char *p, long b, const char *q, unsigned f);
+long __wrap_syscall(long n, long a, const char *p, long b, const char *q, unsigned f);
+long __wrap_syscall(long n, long a, const char *p, long b, const char *q,
+                    unsigned f) { /* renameat2 */
+    if (fails()) return -1;
+    if (poor < 2) return __real_syscall(n, a, p, b, q, f);
+    errno = EINVAL;
+    return -1;
+}
 int __real_open64(const char *p, int flags, mode_t mode);
 int __wrap_open64(const char *p, int flags, mode_t mode);
 int __wrap_open64(const char *p, int flags, mode_t mode) {
@@ -70,7 +90,10 @@ int __wrap_open64(const char *p, int flags, mode_t mode) {
 int __real_openat64(int fd, const char *p, int flags, mode_t mode);
 int __wrap_openat64(int fd, const char *p, int flags, mode_t mode);
 int __wrap_openat64(int fd, const char *p, int flags, mode_t mode) {
-    return fails() ? -1 : __real_openat64(fd, p, flags, mode);
+    if (fails()) return -1;
+    if (!poor || (flags & O_TMPFILE) != O_TMPFILE) return __real_openat64(fd, p, flags, mode);
+    errno = EOPNOTSUPP;
+    return -1;
 }
 
 /* Returns how many bytes are read or written: some of them, once. 0: none, and errno is set. */
@@ -149,6 +172,7 @@ WRAP_DB(sqlite3_file_control, (sqlite3 * db, const char *name, int what, void *v
 /* A call that fails says why. */
 static void expect(int status, struct kvc_error *e) {
     if (status && (e->code == KVC_OK || !*e->message)) DIE("a call failed without a word");
+    if (status && failing == UINT64_MAX) DIE("a call failed: %s", e->message);
     *e = (struct kvc_error){.code = KVC_OK};
 }
 
@@ -248,11 +272,15 @@ int main(int argc, char **argv) {
     if (argc > 3) {
         attack_step = failing = runs;
         attack_seed = kind = attack_number(argc, argv, 2, 0) % KINDS;
+        poor = (int)attack_number(argc, argv, 4, 0);
         run(options[attack_number(argc, argv, 3, 1) & 1]);
         return 0;
     }
     run_all("with an index", 1, runs);
     run_all("without one", 0, runs);
-    printf("2 passed, 0 failed\n");
+    for (poor = 1; poor <= 2; poor++)
+        run_all(poor == 1 ? "without hard links" : "without renameat2()", poor == 1,
+                (runs + 3) / 4);
+    printf("4 passed, 0 failed\n");
     return 0;
 }

@@ -5,9 +5,12 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define LONGEST_PART 256
+/* of renameat2(), for which not every C library has a name */
+#define RENAME_NEW 1U
 
 /* Closes a folder below the root and keeps errno. Returns `status`. */
 static int leave(int root, int fd, int status) {
@@ -96,6 +99,46 @@ int kvc_below_touch(int root, const char *path, const struct timespec times[2]) 
     const char *name;
     const int at = enter(root, path, 0, &name);
     return at < 0 ? -1 : leave(root, at, utimensat(at, name, times, AT_SYMLINK_NOFOLLOW));
+}
+
+int kvc_below_unnamed(int folder, mode_t mode) {
+    char self[32];
+    const int fd = openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
+    if (fd < 0) {
+        if (errno == EISDIR || errno == EINVAL) errno = EOPNOTSUPP; /* of earlier kernels */
+        return -1;
+    }
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    if (!access(self, F_OK)) return fd;
+    close(fd);
+    errno = EOPNOTSUPP;
+    return -1;
+}
+
+/* A file system without hard links says so in one of these ways. */
+static int has_no_links(int code) {
+    return code == EPERM || code == EOPNOTSUPP || code == ENOSYS || code == EACCES;
+}
+
+/* Renames without replacing. Where the file system cannot, two that name one file at one time both
+ * succeed, and the last stays. */
+static int rename_new(int at, const char *name, int to, const char *other) {
+    struct stat st;
+    if (!syscall(SYS_renameat2, at, name, to, other, RENAME_NEW)) return 0;
+    if (errno != EINVAL && errno != ENOSYS) return -1;
+    if (fstatat(to, other, &st, AT_SYMLINK_NOFOLLOW))
+        return errno == ENOENT ? renameat(at, name, to, other) : -1;
+    errno = EEXIST;
+    return -1;
+}
+
+int kvc_below_name(int root, const char *from, const char *to) {
+    const char *name, *other;
+    const int at = enter(root, from, 0, &name), then = at < 0 ? -1 : enter(root, to, 0, &other);
+    int status = then < 0 ? -1 : linkat(at, name, then, other, 0);
+    if (then >= 0 && status && has_no_links(errno)) status = rename_new(at, name, then, other);
+    if (then >= 0) status = leave(root, then, status);
+    return at < 0 ? -1 : leave(root, at, status);
 }
 
 int kvc_below_link(int fd, int root, const char *path) {

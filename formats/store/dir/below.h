@@ -22,7 +22,12 @@ int kvc_below_stat(int root, const char *path, struct stat *st);
 int kvc_below_remove(int root, const char *path);
 int kvc_below_rename(int root, const char *from, const char *to);
 int kvc_below_touch(int root, const char *path, const struct timespec times[2]);
-/* Names an open file, whether it has a name or not; fails with EEXIST if the name is taken. */
+/* Makes a file without a name in a folder. EOPNOTSUPP: the file system has none, or such a file
+ * could not be named, as /proc is missing. */
+int kvc_below_unnamed(int folder, mode_t mode);
+/* Name a file without a name, or one that has another name, which it may lose. Fail with EEXIST if
+ * the name is taken. */
 int kvc_below_link(int fd, int root, const char *path);
+int kvc_below_name(int root, const char *from, const char *to);
 
 #endif

@@ -131,7 +131,7 @@ static int write_conf(struct kvc_root *r, const struct kvc_conf *c, int replace,
     int code = kvc_write_all(fd, text, strlen(text)) || fsync(fd) ? errno : 0;
     close(fd);
     if (!code && replace && renameat(r->fd, name, r->fd, KVC_CONF_NAME)) code = errno;
-    if (!code && !replace && linkat(r->fd, name, r->fd, KVC_CONF_NAME, 0) && errno != EEXIST)
+    if (!code && !replace && kvc_below_name(r->fd, name, KVC_CONF_NAME) && errno != EEXIST)
         code = errno;
     if (code || !replace) unlinkat(r->fd, name, 0);
     return code ? kvc_root_fail(r, code, "cannot write " KVC_CONF_NAME, e) : 0;
@@ -239,12 +239,11 @@ int kvc_root_create(const struct kvc_root *r, const struct kvc_object *o, struct
     const mode_t mode = r->conf->shared ? 0660 : 0600;
     const int folder = kvc_below_folder(r->fd, "obj");
     struct stat st;
-    *f = (struct kvc_root_file){
-        .fd = folder < 0 ? -1 : openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, mode)};
+    *f = (struct kvc_root_file){.fd = folder < 0 ? -1 : kvc_below_unnamed(folder, mode)};
     const int code = errno;
     if (folder >= 0) close(folder);
     if (f->fd >= 0) return 0;
-    if (folder < 0 || (code != EOPNOTSUPP && code != EISDIR && code != EINVAL))
+    if (folder < 0 || code != EOPNOTSUPP)
         return kvc_root_fail(r, code, "cannot write an object", e);
     char name[KVC_OBJECT_NAME];
     kvc_object_name(o, name);
@@ -258,7 +257,9 @@ int kvc_root_create(const struct kvc_root *r, const struct kvc_object *o, struct
 
 static int name_file(const struct kvc_root *r, const struct kvc_root_file *f, const char *path,
                      int replace) {
-    if (f->temporary[0] && replace) return kvc_below_rename(r->fd, f->temporary, path);
+    if (f->temporary[0])
+        return replace ? kvc_below_rename(r->fd, f->temporary, path)
+                       : kvc_below_name(r->fd, f->temporary, path);
     if (!replace) return kvc_below_link(f->fd, r->fd, path);
     /* linkat() cannot replace: another name first */
     char other[KVC_ROOT_PATH];
