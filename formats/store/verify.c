@@ -100,26 +100,37 @@ static int note_bad(struct verifying *v, const struct kvc_object *o, struct kvc_
     return 0;
 }
 
+/* Says whether no object of the tier can be judged now: it is down, or there is no memory. */
+static int ends(const struct verifying *v, int unread, const struct kvc_error *why) {
+    const int down = unread && v->s->tier[v->tier].ops->remote;
+    return why->code == KVC_ERR_MEMORY || (down && why->severity == KVC_SEVERITY_RETRY);
+}
+
+/* Says whether an object is bad, and not what reads it: a process short of files, or a server, may
+ * have a good one that it does not give, and a later kvc may have written it. */
+static int is_its_fault(const struct verifying *v, int unread, const struct kvc_error *why) {
+    if (why->code == KVC_ERR_UNSUPPORTED || why->severity == KVC_SEVERITY_RETRY) return 0;
+    return !unread || !v->s->tier[v->tier].ops->remote || why->code == KVC_ERR_DAMAGED;
+}
+
 static int see(void *state, const struct kvc_object *o, uint64_t listed, int64_t used) {
     struct verifying *v = state;
-    const int remote = v->s->tier[v->tier].ops->remote;
     struct kvc_error why = {.code = KVC_OK};
     struct kvc_bytes *bytes = kvc_store_read_tier(v->s, v->tier, o, kvc_now() + KVC_OBJECT_TIME,
                                                   &why);
     (void)listed, (void)used;
     if (!bytes && why.code == KVC_OK) return 0; /* it has just gone */
-    if (!bytes && remote && why.severity == KVC_SEVERITY_RETRY) {
+    const int unread = !bytes, bad = unread || check_bytes(v, o, bytes->data, bytes->size, &why);
+    if (bad && ends(v, unread, &why)) {
+        kvc_bytes_release(bytes);
         v->down = why;
         return 1;
     }
-    const int bad = !bytes || check_bytes(v, o, bytes->data, bytes->size, &why);
-    /* a server that does not send an object may have a good one */
-    const int put_aside = bytes || !remote || why.code == KVC_ERR_DAMAGED;
     v->sum.objects++;
     v->sum.bytes += bytes ? bytes->size : 0;
     kvc_bytes_release(bytes);
     if (v->options.progress) v->options.progress(v->options.progress_state, v->sum.bytes, v->total);
-    return bad ? note_bad(v, o, &why, put_aside) : 0;
+    return bad ? note_bad(v, o, &why, is_its_fault(v, unread, &why)) : 0;
 }
 
 static int verify_tier(struct verifying *v, struct kvc_error *e) {

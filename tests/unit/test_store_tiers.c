@@ -198,6 +198,53 @@ static void verify(void **state) {
     close_filled(s, x, ns);
 }
 
+static struct kvc_error refusal;
+
+static int refuse_all(struct kvc_tier *l, const struct kvc_object *o, size_t n,
+                      kvc_instant deadline, kvc_tier_take *take, void *call, struct kvc_error *e) {
+    (void)l, (void)o, (void)n, (void)deadline, (void)e;
+    take(call, 0, NULL, 0, &refusal);
+    return 0;
+}
+
+/* What cannot be read for want of files or memory stays, as it may be good. */
+static void verify_in_trouble(void **state) {
+    struct made *x;
+    struct kvc_store_namespace *ns;
+    struct kvc_error e;
+    const struct kvc_store_verify_options o = {.size = sizeof o, .repair = 1};
+    struct kvc_store_verified v = {.size = sizeof v};
+    (void)state;
+    struct kvc_store *s = filled("trouble", "", 2, &x, &ns);
+    struct kvc_tier *directory = s->tier[0].tier;
+    const struct kvc_tier_ops *own = directory->ops;
+    struct kvc_tier_ops ops = *own;
+    ops.get = refuse_all;
+    directory->ops = &ops;
+    kvc_fail(&refusal, KVC_ERR_IO, "too many open files");
+    assert_int_equal(kvc_store_verify(s, &o, &v, &e), 0);
+    assert_int_equal(v.bad, 3);
+    kvc_fail(&refusal, KVC_ERR_UNSUPPORTED, "it is of a later kvc");
+    assert_int_equal(kvc_store_verify(s, &o, &v, &e), 0);
+    assert_int_equal(v.bad, 3);
+    kvc_fail_memory(&refusal, "an object");
+    assert_int_equal(kvc_store_verify(s, &o, &v, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_MEMORY);
+    assert_int_equal(v.objects, 0);
+    directory->ops = own;
+    assert_int_equal(kvc_store_verify(s, &o, &v, &e), 0);
+    assert_int_equal(v.objects, 3);
+    assert_int_equal(v.bad, 0);
+    directory->ops = &ops;
+    kvc_fail(&refusal, KVC_ERR_IO, "a sector cannot be read");
+    refusal.severity = KVC_SEVERITY_ITEM;
+    assert_int_equal(kvc_store_verify(s, &o, &v, &e), 0);
+    directory->ops = own;
+    assert_int_equal(kvc_store_verify(s, &o, &v, &e), 0);
+    assert_int_equal(v.objects, 0);
+    close_filled(s, x, ns);
+}
+
 static int keep_facts(void *state, unsigned tier, const char *name, uint64_t bytes, int64_t used) {
     struct kvc_object o;
     (void)tier, (void)bytes, (void)used;
@@ -381,7 +428,7 @@ int main(void) {
         cmocka_unit_test(configure),     cmocka_unit_test(asked_at_once),
         cmocka_unit_test(examine),       cmocka_unit_test(verify),
         cmocka_unit_test(moves),         cmocka_unit_test(namespaces),
-        cmocka_unit_test(damaged_facts),
+        cmocka_unit_test(damaged_facts), cmocka_unit_test(verify_in_trouble),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
