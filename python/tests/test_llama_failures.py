@@ -189,6 +189,38 @@ class TestFailures(ProxyCase):
         self.stored()
         self.assertGreater(self.count("failures"), 0)
 
+    def test_server_hangs(self):
+        """Requests wait for a server that does not answer side by side."""
+        self.fill()
+        self.proxy.server.call_timeout = 1
+        answer = fake.Handler.answer
+        self.addCleanup(setattr, fake.Handler, "do_GET", fake.Handler.do_GET)
+        fake.Handler.do_GET = lambda handler: (time.sleep(2), answer(handler))
+        began = time.monotonic()
+        threads = [threading.Thread(target=self.ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertLess(time.monotonic() - began, 5)
+        self.assertEqual(self.proxy.reasons, {"refused": 6})
+
+    def test_no_thread(self):
+        """Where no thread can be started, the slot is saved and given back all the same."""
+        start = threading.Thread.start
+        self.addCleanup(setattr, threading.Thread, "start", start)
+
+        def refuse(thread):
+            if getattr(thread, "_target", None) == self.proxy._finish:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        threading.Thread.start = refuse
+        self.ask()
+        self.stored()
+        self.assertEqual([slot["taken"] for slot in self.proxy.slots.report().values()], [False] * self.slots)
+        self.assertGreater(self.proxy.stats()["store"]["put_objects"], 0)
+
     def test_shifted_context(self):
         """A slot whose context may have been shifted is not stored."""
         self.server.context = 604

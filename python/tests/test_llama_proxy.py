@@ -285,8 +285,8 @@ class TestParts(Case):
 
 
 class TestProgram(ProxyCase):
-    def start(self):
-        """Starts the program by its module, and waits until it serves."""
+    def start(self, looks=True):
+        """Starts the program by its module, and waits until it serves and, with `looks`, has looked at the server."""
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
@@ -296,8 +296,18 @@ class TestProgram(ProxyCase):
                                    stderr=subprocess.PIPE, text=True, env=where)
         self.addCleanup(program.kill)
         self.assertIn(f"127.0.0.1:{port} in front of", program.stderr.readline())
-        self.assertIn("namespace", program.stderr.readline())
+        if looks:
+            self.assertIn("namespace", program.stderr.readline())
         return program, port
+
+    def test_signal_while_the_server_hangs(self):
+        """A server that does not answer at the start keeps no signal waiting."""
+        self.addCleanup(setattr, fake.Handler, "do_GET", fake.Handler.do_GET)
+        fake.Handler.do_GET = lambda handler: time.sleep(20)
+        program, _ = self.start(looks=False)
+        time.sleep(1)
+        program.send_signal(signal.SIGTERM)
+        self.assertEqual((program.wait(10), program.stderr.read()), (0, ""))
 
     def test_signal_of_a_thread(self):
         """A signal that the system gives to another thread than the main one ends the program too."""

@@ -112,7 +112,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         signal.signal(number, lambda *_: ended.set())
     threading.Thread(target=front.serve_forever, daemon=True).start()
     proxy.say(f"{o.listen} in front of {o.server}")
-    look_ahead(proxy)
+    threading.Thread(target=look_ahead, args=(proxy,), daemon=True).start()  # a server that hangs must not keep a signal waiting
     while not ended.wait(_LOOK):  # the system may give a signal to another thread, which does not wake this one
         pass
     front.shutdown()

@@ -72,8 +72,10 @@ class Prefixes:
 
     def current(self, caller: Caller) -> Served:
         """Returns the namespace of what the server serves now. Off: there is none."""
+        props = self._ask(caller)  # not in turn: each would wait in vain for a server that hangs
         with self._lock:
-            props = self._ask(caller)
+            if props != self._props:
+                props = self._ask(caller)
             if props != self._props:  # another server, or it was started again
                 self._props, self._served, self._again = props, None, 0
                 self.slots.forget()

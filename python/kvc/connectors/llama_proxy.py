@@ -190,7 +190,7 @@ class Proxy:
             raise
         finally:
             if task:
-                threading.Thread(target=self._finish, args=(task, outcome), daemon=True).start()
+                self._finish_soon(task, outcome)
             else:
                 self._work(-1)
             if self.verbose:
@@ -283,8 +283,15 @@ class Proxy:
         with self._idle:
             return self._idle.wait_for(lambda: not self._working, seconds)
 
+    def _finish_soon(self, task: Task, outcome: Outcome) -> None:
+        """Finishes a completion in a thread of its own, or at once if none can be started: the slot must come back."""
+        try:
+            threading.Thread(target=self._finish, args=(task, outcome), daemon=True).start()
+        except RuntimeError:
+            self._finish(task, outcome)
+
     def _finish(self, task: Task, outcome: Outcome) -> None:
-        """Saves the slot of an answered completion for the store, and gives it back. Runs in a thread of its own."""
+        """Saves the slot of an answered completion for the store, and gives it back."""
         try:
             self._keep(task, outcome)
         finally:
