@@ -251,10 +251,15 @@ static int are_enough(struct learning *l) {
 
 /* --- learning --- */
 
-static int by_number(const void *a, const void *b) {
+static int by_place(const void *a, const void *b) {
     const struct kvc_listed *x = a, *y = b;
-    return x->number != y->number ? (x->number > y->number) - (x->number < y->number)
-                                  : kvc_listed_by_key(a, b);
+    if (x->number != y->number) return x->number < y->number ? -1 : 1;
+    return memcmp(x->object.key, y->object.key, sizeof x->object.key);
+}
+
+static int by_number(const void *a, const void *b) {
+    const int order = by_place(a, b);
+    return order ? order : kvc_listed_by_key(a, b);
 }
 
 /* Tokens of a text from its first on that are learnt from as one cache, and their chunks at most.
@@ -424,18 +429,28 @@ static void learn(struct learning *l) {
 
 /* --- packing what is there --- */
 
-/* Names a cache as it is called in another namespace. *has_parent: it is a chunk after another. */
-static int name_twin(const struct kvc_store_namespace *ns, enum kvc_object_kind kind,
-                     const struct kvc_file *f, struct kvc_object *o, struct kvc_object *parent,
-                     int *has_parent) {
+/* What becomes of a cache. */
+struct move {
+    struct kvc_object twin, parent; /* its name in the namespace of the profile; the chunk before */
+    struct kvc_object before;       /* that chunk here */
+    int has_before, stays;
+    int unread; /* it cannot be read at present, and may be a chunk after any other */
+};
+
+/* Names a cache as it is called in another namespace. */
+static int name_twin(const struct learning *l, const struct kvc_store_namespace *ns,
+                     enum kvc_object_kind kind, const struct kvc_file *f, struct move *m) {
     struct kvc_prefix_info x = {.size = sizeof x};
     kvc_file_prefix(f, &x);
-    *has_parent = kind == KVC_OBJECT_CHUNK && x.parent;
+    m->has_before = kind == KVC_OBJECT_CHUNK && x.parent;
     if (kind == KVC_OBJECT_NAMED)
-        return kvc_named_object(ns, &(struct kvc_store_name){x.name, x.name_bytes}, o, NULL);
-    if (kind == KVC_OBJECT_STATE) return kvc_whole_object(ns, x.keys, (size_t)x.n_keys, o, NULL);
-    if (!x.n_keys || (x.parent && kvc_key_object(ns, kind, x.parent, parent, NULL))) return -1;
-    return kvc_key_object(ns, kind, x.keys + (x.n_keys - 1) * KVC_KEY_BYTES, o, NULL);
+        return kvc_named_object(ns, &(struct kvc_store_name){x.name, x.name_bytes}, &m->twin, NULL);
+    if (kind == KVC_OBJECT_STATE)
+        return kvc_whole_object(ns, x.keys, (size_t)x.n_keys, &m->twin, NULL);
+    if (!x.n_keys || (x.parent && (kvc_key_object(l->ns, kind, x.parent, &m->before, NULL) ||
+                                   kvc_key_object(ns, kind, x.parent, &m->parent, NULL))))
+        return -1;
+    return kvc_key_object(ns, kind, x.keys + (x.n_keys - 1) * KVC_KEY_BYTES, &m->twin, NULL);
 }
 
 /* Returns 1 if packed bytes are a cache of the namespace. */
@@ -484,28 +499,44 @@ static int put_twin(struct kvc_store *s, const struct kvc_listed *item, const st
     return 0;
 }
 
-/* Puts a cache, of n tiers, into the namespace of the profile. Returns 1 if it may go here. */
-static int move_cache(struct learning *l, const struct kvc_store_namespace *packed,
-                      const struct kvc_listed *item, size_t n, struct kvc_object *o) {
+/* Puts a cache, of n tiers, into the namespace of the profile, or notes that it stays here. */
+static void move_cache(struct learning *l, const struct kvc_store_namespace *packed,
+                       const struct kvc_listed *item, size_t n, struct move *m) {
     struct kvc_store *s = l->ns->store;
-    struct kvc_object parent;
     struct kvc_bytes *bytes = NULL;
-    struct kvc_file *f = open_cache(l, item, NULL, NULL);
-    int has_parent = 0,
-        status = f ? name_twin(packed, item->object.kind, f, o, &parent, &has_parent) : -1;
+    struct kvc_error why = {.code = KVC_OK};
+    struct kvc_file *f = open_cache(l, item, NULL, &why);
+    int status = f ? name_twin(l, packed, item->object.kind, f, m) : -1;
+    m->unread = !f && why.code != KVC_OK && why.severity == KVC_SEVERITY_RETRY;
     for (size_t i = 0; i < n && !status; i++) {
-        if (kvc_store_has(s, item[i].tier, o, kvc_now() + KVC_OBJECT_TIME)) continue;
-        if (!bytes && !(bytes = pack_anew(packed, f, o))) status = -1;
-        if (!status) status = put_twin(s, &item[i], o, has_parent ? &parent : NULL, bytes);
+        if (kvc_store_has(s, item[i].tier, &m->twin, kvc_now() + KVC_OBJECT_TIME)) continue;
+        if (!bytes && !(bytes = pack_anew(packed, f, &m->twin))) status = -1;
+        if (!status)
+            status = put_twin(s, &item[i], &m->twin, m->has_before ? &m->parent : NULL, bytes);
         /* a cache that was dropped meanwhile does not come back */
         if (!status && !kvc_store_has(s, item[i].tier, &item->object, kvc_now() + KVC_OBJECT_TIME))
-            s->tier[item[i].tier].tier->ops->drop(s->tier[item[i].tier].tier, o, 1,
+            s->tier[item[i].tier].tier->ops->drop(s->tier[item[i].tier].tier, &m->twin, 1,
                                                   kvc_now() + KVC_OBJECT_TIME, NULL);
     }
     if (bytes && !status) kvc_count(s, KVC_COUNT_REPACKED, 1);
+    m->stays = status != 0;
     kvc_bytes_release(bytes);
     kvc_file_close(f);
-    return !status;
+}
+
+/* Has the chunks stay that come before one that stays: without them nobody would find it. */
+static void keep_before(const struct learning *l, struct move *m) {
+    const struct kvc_list *list = &l->list;
+    for (size_t i = list->n; i--;) {
+        if (!m[i].stays || !m[i].has_before) continue;
+        const struct kvc_listed before = {.object = m[i].before,
+                                          .number = list->item[i].number - l->ns->chunk};
+        const struct kvc_listed *at = bsearch(&before, list->item, list->n, sizeof before,
+                                              by_place);
+        size_t k = at ? (size_t)(at - list->item) : i;
+        while (k && !by_place(&list->item[k - 1], &list->item[k])) k--;
+        m[k].stays = 1;
+    }
 }
 
 /* Puts chunks in the order in which they go on; what cannot be read counts as the last. */
@@ -538,30 +569,40 @@ static void remove_moved(struct learning *l, struct kvc_list *moved) {
     kvc_list_remove(l->ns->store, moved, NULL);
 }
 
-/* Moves lossless caches to the namespace of the profile. */
+/* Moves lossless caches to the namespace of the profile. Where it is not certain what stays,
+ * nothing is removed yet. */
 static void move_caches(struct learning *l, struct kvc_store_namespace *packed) {
     struct kvc_list moved = {.n = 0}, *list = &l->list;
     struct kvc_object *twin = calloc(list->n + 1, sizeof *twin);
+    struct move *m = calloc(list->n + 1, sizeof *m);
     size_t n = 0, left = 0;
-    if (!twin || kvc_namespace_store(packed, NULL)) {
+    int uncertain = 0;
+    if (!twin || !m || kvc_namespace_store(packed, NULL)) {
         free(twin);
+        free(m);
         return;
     }
     sort_caches(l);
-    for (size_t i = 0, same; i < list->n; i += same) {
+    for (size_t i = 0, same; i < list->n && !l->ns->store->closing; i += same) {
         same = same_object(list, i);
-        if (l->ns->store->closing || !move_cache(l, packed, &list->item[i], same, &twin[n])) {
-            left++;
-            continue;
-        }
-        n++;
-        for (size_t k = 0; k < same; k++) left += kvc_list_add(&moved, &list->item[i + k]) != 0;
+        move_cache(l, packed, &list->item[i], same, &m[i]);
+        if (!m[i].stays) twin[n++] = m[i].twin;
+        uncertain |= m[i].unread;
+    }
+    uncertain |= l->ns->store->closing;
+    if (!uncertain) keep_before(l, m);
+    for (size_t i = 0, same; i < list->n && !uncertain; i += same) {
+        same = same_object(list, i);
+        left += m[i].stays != 0;
+        for (size_t k = 0; k < same && !m[i].stays; k++)
+            left += kvc_list_add(&moved, &list->item[i + k]) != 0;
     }
     touch(l->ns->store, twin, n);
     remove_moved(l, &moved);
-    if (!left) atomic_store(&l->ns->learn->has_unpacked, 0);
+    if (!left && !uncertain) atomic_store(&l->ns->learn->has_unpacked, 0);
     free(moved.item);
     free(twin);
+    free(m);
 }
 
 /* --- in the background --- */

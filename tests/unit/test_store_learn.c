@@ -212,6 +212,63 @@ static void damaged(void **state) {
     for (unsigned i = 0; i < CACHES; i++) unmake(x[i]);
 }
 
+/* A directory that refuses one of the chunks that are moved, or that is closed then. */
+static struct {
+    const struct kvc_tier_ops *own;
+    uint8_t gathered[KVC_OBJECT_NS];
+    atomic_int moved;
+    struct kvc_store *closing; /* NULL: the chunk is refused */
+} some;
+
+static int put_some(struct kvc_tier *l, const struct kvc_object *o, const void *data, size_t size,
+                    const struct kvc_tier_put *how, kvc_instant deadline, int *there,
+                    struct kvc_error *e) {
+    const int moves = o->kind == KVC_OBJECT_CHUNK && memcmp(o->ns, some.gathered, sizeof o->ns);
+    if (moves && ++some.moved == CACHES + 3) {
+        if (!some.closing) return kvc_fail(e, KVC_ERR_IO, "a write error");
+        some.closing->closing = 1;
+    }
+    return some.own->put(l, o, data, size, how, deadline, there, e);
+}
+
+/* Where not all is moved, each text is found as a whole in one of the namespaces. */
+static void moved_in_part(void **state) {
+    (void)state;
+    struct made *x[CACHES];
+    for (unsigned i = 0; i < CACHES; i++) x[i] = make_text(i + 1);
+    for (unsigned closed = 0; closed < 2; closed++) {
+        const char *name = closed ? "closed" : "part";
+        struct kvc_store *s = open_store(name, ""), *later;
+        struct kvc_tier *tier = s->tier[0].tier;
+        struct kvc_store_namespace *ns = open_learning(s, x[0]);
+        memcpy(some.gathered, ns->hash, sizeof some.gathered);
+        some.own = tier->ops;
+        some.moved = 0;
+        some.closing = closed ? s : NULL;
+        struct kvc_tier_ops ops = *some.own;
+        ops.put = put_some;
+        tier->ops = &ops;
+        for (unsigned i = 0; i < CACHES; i++) put(ns, x[i]);
+        assert_int_equal(kvc_store_flush(s, 0), 0);
+        assert_int_equal(kvc_store_counter(s, "learnt_profiles"), 1);
+        assert_true(some.moved >= CACHES + 3);
+        tier->ops = some.own;
+        kvc_store_namespace_close(ns);
+        kvc_store_close(s);
+        later = open_store(name, "");
+        ns = open_learning(later, x[0]);
+        for (unsigned i = 0; i < CACHES; i++) assert_int_equal(tokens_found(ns, x[i]), TOKENS);
+        /* who puts next moves the rest */
+        put(ns, x[0]);
+        assert_int_equal(kvc_store_flush(later, 0), 0);
+        for (unsigned i = 0; i < CACHES; i++) assert_int_equal(tokens_found(ns, x[i]), TOKENS);
+        assert_false(ns->learn->has_unpacked);
+        kvc_store_namespace_close(ns);
+        kvc_store_close(later);
+    }
+    for (unsigned i = 0; i < CACHES; i++) unmake(x[i]);
+}
+
 static void text(void **state) {
     (void)state;
     uint8_t hash[KVC_KEY_BYTES], got[KVC_KEY_BYTES], none[KVC_KEY_BYTES] = {0};
@@ -238,7 +295,10 @@ static void text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(named_caches),
-                                       cmocka_unit_test(two_handles), cmocka_unit_test(open_before),
-                                       cmocka_unit_test(damaged), cmocka_unit_test(text)};
+                                       cmocka_unit_test(two_handles),
+                                       cmocka_unit_test(open_before),
+                                       cmocka_unit_test(damaged),
+                                       cmocka_unit_test(moved_in_part),
+                                       cmocka_unit_test(text)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
