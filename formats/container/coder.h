@@ -20,7 +20,8 @@ struct kvc_encode {
     struct kvc_repeats repeats;
     /* with the queries that stages ask for, if a stage looks */
     const struct kvc_pack_options *options;
-    struct kvc_shared *shared; /* by layer */
+    /* by layer; freed once the runs of the layer are written, so for no coder of another layer */
+    struct kvc_shared *shared;
     struct kvc_projections *projections;
     /* by tensor, how the engine rotated its rows; half 0: it did not, or nothing is known */
     const struct kvc_rope_facts *turn;
@@ -31,6 +32,8 @@ struct kvc_encode {
 /* What stages may ask about the tensor. */
 struct kvc_coder_facts {
     struct kvc_encoding encoding;
+    struct kvc_shared shared; /* of a coder of another layer */
+    int has_shared;
     int64_t *position; /* owned; NULL: the cells' own */
     float *query;
     int64_t *query_position;
@@ -75,6 +78,7 @@ enum kvc_other_coder {
 struct kvc_tensor_coder {
     const struct kvc_encode *x;
     uint32_t tensor;
+    int apart; /* made for a run of another layer */
     uint64_t row_bytes;
     uint64_t first_block, end_block;
     const struct kvc_pipeline *pipeline;

@@ -198,7 +198,7 @@ static int coder_fill(struct kvc_tensor_coder *r, struct kvc_error *e) {
     return status;
 }
 
-static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t tensor,
+static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t tensor, int apart,
                                            uint64_t block, uint64_t end, struct kvc_error *e) {
     struct kvc_tensor_coder *r = calloc(1, sizeof *r);
     if (!r) {
@@ -207,6 +207,7 @@ static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t 
     }
     r->x = x;
     r->tensor = tensor;
+    r->apart = apart;
     r->first_block = block;
     r->end_block = end;
     r->row_bytes = kvc_row_bytes(&x->cache->tensor[tensor].shape);
@@ -228,8 +229,10 @@ static struct kvc_tensor_coder *other_coder(struct kvc_tensor_coder *r, enum kvc
     const uint64_t blocks = kvc_coder_cells(r->x->cache, tensor)->n_blocks,
                    first = block / KVC_SEGMENT_BLOCKS * KVC_SEGMENT_BLOCKS,
                    end = first + KVC_SEGMENT_BLOCKS;
+    const int apart = r->apart ||
+                      r->x->cache->tensor[tensor].layer != r->x->cache->tensor[r->tensor].layer;
     coder_free(o);
-    return r->other[which] = coder_make(r->x, tensor, first, end < blocks ? end : blocks, e);
+    return r->other[which] = coder_make(r->x, tensor, apart, first, end < blocks ? end : blocks, e);
 }
 
 /* --- records of blocks --- */
@@ -480,7 +483,7 @@ static int encode_rest(struct kvc_tensor_coder *r, uint64_t first, struct kvc_ru
 int kvc_encode_run(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end,
                    struct kvc_run *run, struct kvc_error *e) {
     const uint64_t copied = kvc_base_copied(x, tensor, block, end);
-    struct kvc_tensor_coder *r = copied < end ? coder_make(x, tensor, block, end, e) : NULL;
+    struct kvc_tensor_coder *r = copied < end ? coder_make(x, tensor, 0, block, end, e) : NULL;
     int status = copied < end && !r ? -1 : write_side(x, tensor, block, r, run, e);
     if (!status && copied > block) status = copy_blocks(x, tensor, block, copied, run, e);
     if (!status && copied < end) status = encode_rest(r, copied, run, e);

@@ -203,7 +203,9 @@ int kvc_coder_describe(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
     n->owner = r;
     n->first = cells->block[r->first_block];
     n->segment_rows = cells->block[r->end_block] - n->first;
-    n->shared = &r->x->shared[c->tensor[r->tensor].layer];
+    if (r->apart && kvc_shared_init(&r->facts.shared, e)) return -1;
+    r->facts.has_shared = r->apart;
+    n->shared = r->apart ? &r->facts.shared : &r->x->shared[c->tensor[r->tensor].layer];
     n->key = n->value = c->tensor[r->tensor].shape;
     if (layer->tensor[0] != KVC_NONE) n->key = c->tensor[layer->tensor[0]].shape;
     if (layer->tensor[1] != KVC_NONE) n->value = c->tensor[layer->tensor[1]].shape;
@@ -227,6 +229,7 @@ int kvc_coder_describe(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
 }
 
 void kvc_coder_facts_free(struct kvc_coder_facts *facts) {
+    if (facts->has_shared) kvc_shared_free(&facts->shared);
     kvc_rebuilder_free(&facts->rebuilder);
     kvc_predict_memo_free(&facts->predicted);
     free(facts->position);
