@@ -15,7 +15,7 @@ enum { MIN_EXPONENT = -126, MAX_EXPONENT = 112 };
 
 int kvc_all_finite(const float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if (!(fabsf(x[i]) < 0x1p50f)) return 0;
+        if (!kvc_is_tame(x[i])) return 0;
     return 1;
 }
 

@@ -7,6 +7,7 @@
 #include "codecs/dtype.h"
 #include "codecs/sections.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,8 +19,14 @@ int kvc_is_float(enum kvc_dtype dtype);
 void kvc_to_floats(float *dst, const uint8_t *src, size_t n, enum kvc_dtype dtype);
 void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dtype);
 
-/* Returns 1 when all n values are finite and below 2^50 in size, so that sums of their squares are
- * finite too. */
+/* Returns 1 for a value that is finite and below 2^50 in size: ranges, squares and their sums stay
+ * far from overflow. `finite` takes others out, so what encoders measure of a source has to leave
+ * them out as well. */
+static inline int kvc_is_tame(float x) {
+    return fabsf(x) < 0x1p50f; /* false for NaN */
+}
+
+/* Returns 1 when all n values are tame. */
 int kvc_all_finite(const float *x, size_t n);
 
 /* Bytes of n stored halves at most. */

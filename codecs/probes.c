@@ -1,6 +1,7 @@
 /* probes.c: attention of the available queries. Not for decoding. */
 #include "codecs/probes.h"
 
+#include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "kernels/kernels.h"
 
@@ -242,8 +243,8 @@ void kvc_probes_query_energy(const struct kvc_encoding *x, uint64_t window, doub
     for (uint64_t q = first; q < x->n_queries; q++)
         for (size_t i = 0; i < heads * group; i++)
             for (size_t d = 0; d < dim; d++) {
-                const double v = (double)x->query[((size_t)q * heads * group + i) * dim + d];
-                to[i / group * dim + d] += v * v;
+                const float v = x->query[((size_t)q * heads * group + i) * dim + d];
+                if (kvc_is_tame(v)) to[i / group * dim + d] += (double)v * (double)v;
             }
     for (size_t i = 0; i < heads * dim; i++)
         to[i] /= (double)(x->n_queries - first) * (double)group;
@@ -265,8 +266,10 @@ static int read_values(void *state, size_t head, struct kvc_error *e) {
         const size_t n = o->x->rows - first < ROWS ? (size_t)(o->x->rows - first) : ROWS;
         if (o->x->read(o->x, KVC_SELECT_V, first, n, o->piece, e)) return -1;
         for (size_t t = 0; t < n; t++)
-            memcpy(o->value + ((size_t)first + t) * o->dim, o->piece + (t * heads + head) * o->dim,
-                   o->dim * sizeof *o->value);
+            for (size_t d = 0; d < o->dim; d++) {
+                const float v = o->piece[(t * heads + head) * o->dim + d];
+                o->value[(first + t) * o->dim + d] = kvc_is_tame(v) ? v : 0;
+            }
     }
     return 0;
 }

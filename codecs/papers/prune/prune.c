@@ -45,7 +45,7 @@ struct state {
     double mean[]; /* [head][channel] */
 };
 
-/* Sums over the segment's finite values: x, |x|, x^2, each [head * channel], and how many there
+/* Sums over the segment's tame values: x, |x|, x^2, each [head * channel], and how many there
  * were. */
 static int sum_up(const struct kvc_encoding *x, unsigned role, size_t width, double *sum,
                   struct kvc_error *e) {
@@ -61,7 +61,7 @@ static int sum_up(const struct kvc_encoding *x, unsigned role, size_t width, dou
         for (size_t r = 0; r < n && !status; r++)
             for (size_t i = 0; i < width; i++) {
                 const double v = (double)rows[r * width + i];
-                if (!isfinite(v)) continue;
+                if (!kvc_is_tame(rows[r * width + i])) continue; /* `finite` keeps it */
                 plain[i] += v;
                 size[i] += fabs(v);
                 square[i] += v * v;

@@ -10,9 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Below it ranges, squares and their sums stay far from overflow. */
-#define LIMIT 0x1p50f
-
 static int finite_accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape,
                           struct kvc_error *e) {
     (void)args;
@@ -22,17 +19,13 @@ static int finite_accepts(const struct kvc_stage_args *args, const struct kvc_sh
     return 0;
 }
 
-static int is_tame(float x) {
-    return fabsf(x) < LIMIT; /* false for NaN */
-}
-
 /* Returns the replacement of a value of a channel: the mean of the channel's other values, which is
  * inside their range. */
 static float stand_in(const float *channel, size_t rows, size_t row_values) {
     double sum = 0;
     size_t n = 0;
     for (size_t t = 0; t < rows; t++)
-        if (is_tame(channel[t * row_values])) {
+        if (kvc_is_tame(channel[t * row_values])) {
             sum += (double)channel[t * row_values];
             n++;
         }
@@ -50,7 +43,7 @@ static int take_out(struct kvc_block *block, const float *x, size_t n, size_t wi
     if (!bytes) return kvc_fail_memory(e, "escapes");
     size_t k = 0;
     for (size_t i = 0; i < n; i++) {
-        if (is_tame(x[i])) continue;
+        if (kvc_is_tame(x[i])) continue;
         put_u32(bytes + 4 * k, (uint32_t)i);
         memcpy(bytes + 4 * wild + k++ * size, block->rows + i * size, size);
         const float mean = stand_in(x + i % row, rows, row);
@@ -80,7 +73,7 @@ static int any_reaches(const uint8_t *values, size_t n, uint16_t limit) {
 static int may_be_wild(const struct kvc_block *block, size_t n) {
     /* infinity */
     if (block->shape.dtype == KVC_F16) return any_reaches(block->rows, n, 0x7c00);
-    /* LIMIT */
+    /* 2^50 */
     if (block->shape.dtype == KVC_BF16) return any_reaches(block->rows, n, (127 + 50) << 7);
     return 1;
 }
@@ -96,7 +89,7 @@ static int finite_encode(const struct kvc_stage_args *args, void *state, struct 
     int status = 0;
     if (!x) return kvc_fail_memory(e, "a block");
     kvc_to_floats(x, block->rows, n, block->shape.dtype);
-    for (size_t i = 0; i < n; i++) wild += !is_tame(x[i]);
+    for (size_t i = 0; i < n; i++) wild += !kvc_is_tame(x[i]);
     if (wild) status = take_out(block, x, n, wild, stage, out, e);
     free(x);
     return status;
