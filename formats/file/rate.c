@@ -170,16 +170,22 @@ static int try_step(struct trial *t, double step, double *value, struct kvc_erro
 static int find_step(struct trial *t, double start, double wanted, int is_ratio, double *found,
                      double *reached, struct kvc_error *e) {
     double low = 0, high = 0, at_low = 0, at_high = 0, step = start, value = 0;
+    int failed = 0;
     *found = 0;
     for (int i = 0; i < TRIALS; i++) {
-        if (try_step(t, step, &value, e)) return -1;
+        /* a step that is too fine for the largest coefficients is below all that can be met */
+        failed = try_step(t, step, &value, e) != 0;
         const int below = value <= wanted;
-        if (is_ratio ? fabs(value / wanted - 1) < 0.005 : below && value > 0.97 * wanted) {
+        if (failed && (!e || e->need != KVC_NEED_STEP)) return -1;
+        if (!failed &&
+            (is_ratio ? fabs(value / wanted - 1) < 0.005 : below && value > 0.97 * wanted)) {
             *found = step;
             *reached = value;
             return 0;
         }
-        if (below) {
+        if (failed) {
+            low = step, at_low = 0;
+        } else if (below) {
             if (!is_ratio || !(*found > 0) ||
                 fabs(log(value / wanted)) < fabs(log(*reached / wanted)))
                 *found = step, *reached = value;
@@ -197,6 +203,7 @@ static int find_step(struct trial *t, double start, double wanted, int is_ratio,
     }
     if (is_ratio && *found > 0 && fabs(*reached / wanted - 1) < 0.01) return 0;
     if (!is_ratio && *found > 0) return 0;
+    if (failed && !(high > 0)) return -1;
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                     is_ratio ? "a ratio of %g cannot be met: steps give %.4g"
                              : "an error of %g cannot be met: the finest step gives %.4g",

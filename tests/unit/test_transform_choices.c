@@ -5,11 +5,10 @@
 
 /* --- what encoders choose --- */
 
-/* code.md, "Encoders": the nearest multiple of the step, ties to the even one, none below 2^24 in
- * size excepted. */
+/* code.md, "Encoders": the nearest multiple of the step, ties to the even one. */
 static void codes_are_the_nearest(void **state) {
     (void)state;
-    static const char *const coders[] = {"code:step=0.37", "code:step=0.5", "code:step=0.000001",
+    static const char *const coders[] = {"code:step=0.37", "code:step=0.5", "code:step=0.00001",
                                          "code:step=1000000"};
     for (size_t r = 0; r < 4; r++)
         for (unsigned kind = 0; kind < KINDS; kind++) {
@@ -19,20 +18,44 @@ static void codes_are_the_nearest(void **state) {
             /* ties */
             for (size_t i = 0; i < 40; i++)
                 put_value(l.rows[K], KVC_F32, 31 * i, (float)i * 0.25f - 5);
-            put_value(l.rows[K], KVC_F32, 1000, 0x1.fffffep+49f);
-            put_value(l.rows[K], KVC_F32, 1001, -0x1p+49f);
+            const float step = (float)number_after(coders[r], "step=", 0);
+            put_value(l.rows[K], KVC_F32, 1000, (0x1p+24f - 1) * step);
+            put_value(l.rows[K], KVC_F32, 1001, (1 - 0x1p+24f) * step);
             must_code(&t, &(struct wanted){.recipe = coders[r], .layer = &l});
-            float *x = layer_values(&l, K), *y = decoded_values(&t),
-                  step = (float)number_after(coders[r], "step=", 0);
+            float *x = layer_values(&l, K), *y = decoded_values(&t);
             for (size_t i = 0; i < 40 * 32; i++) {
                 float code = nearbyintf(x[i] * (1 / step));
-                code = fabsf(code) < 0x1p+24f ? code : copysignf(0x1p+24f - 1, code);
+                code = fabsf(code) < 0x1p+24f ? code : copysignf(0x1p+24f - 1, code); /* by one */
                 if (y[i] != code * step)
                     fail_msg("%s: %a becomes %a, not %a", coders[r], (double)x[i], (double)y[i],
                              (double)(code * step));
             }
             free(x);
             free(y);
+            code_free(&t);
+            free_layer(&l);
+        }
+}
+
+/* A step that is too fine for a value is refused: there is no code, and the next one would be
+ * another value. */
+static void steps_that_are_too_fine(void **state) {
+    (void)state;
+    static const char *const coders[] = {"code:step=0.001", "center,code:step=0.001",
+                                         "steps:tail=0,code:step=0.001"};
+    for (size_t r = 0; r < 3; r++)
+        for (int late = 0; late < 2; late++) {
+            struct layer l = make_layer(KVC_F32, 600, 2, 16);
+            const struct wanted w = {.recipe = coders[r], .layer = &l, .block_rows = 256};
+            struct coded t;
+            struct kvc_error e;
+            put_value(l.rows[K], KVC_F32, late ? 599 * 32 + 7 : 3, -16000);
+            must_code(&t, &w);
+            code_free(&t);
+            put_value(l.rows[K], KVC_F32, late ? 599 * 32 + 7 : 3, -17000);
+            assert_int_equal(code(&t, &w, &e), -1);
+            assert_int_equal(e.need, KVC_NEED_STEP);
+            assert_non_null(strstr(e.message, "2^24 steps"));
             code_free(&t);
             free_layer(&l);
         }
@@ -471,6 +494,7 @@ static void orders(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_are_the_nearest),
+        cmocka_unit_test(steps_that_are_too_fine),
         cmocka_unit_test(indices_are_the_cheapest),
         cmocka_unit_test(tables),
         cmocka_unit_test(means),

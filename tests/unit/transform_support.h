@@ -311,13 +311,12 @@ static inline void fill_alike(struct layer *l, unsigned role, float own) {
     }
 }
 
-/* LARGE: values beyond all codes, and wild values; RARE: values far beyond the scale of most
+/* LARGE: values with long codes, and wild values; RARE: values far beyond the scale of most
  * values. */
 static inline void fill_kind(struct layer *l, unsigned role, enum kind kind) {
     const enum kvc_dtype dtype = l->shape[role].dtype;
     const size_t width = width_of(l, role), n = (size_t)l->shape[role].tokens * width;
-    const float great = dtype == KVC_F16 ? 65504 : 0x1.8p+49f,
-                wild = dtype == KVC_F16 ? INFINITY : 1e30f;
+    const float great = 2000, wild = dtype == KVC_F16 ? INFINITY : 1e30f;
     if (kind == ALIKE) fill_alike(l, role, 0x1p-6f);
     for (size_t i = 0; i < n; i++) {
         const float sign = i % 2 ? 1 : -1, x = get_value(l->rows[role], dtype, i);

@@ -125,6 +125,16 @@ static int code_begin(const struct kvc_stage_args *args, const struct kvc_encodi
 /* The largest code. */
 #define MOST_CODE ((1 << MOST_BITS) - 1)
 
+/* Refuses a coefficient whose code was clamped by more than a step: it would come back as another
+ * number. */
+static int check_size(float x, float inverse, int32_t code, struct kvc_error *e) {
+    if (abs(code) < MOST_CODE || fabsf(x * inverse) <= MOST_CODE + 1) return 0;
+    return kvc_fail_need(
+        e, KVC_ERR_UNSUPPORTED, KVC_NEED_STEP,
+        "a coefficient of %g is 2^%d steps of %g and more: a larger step is needed",
+        (double)fabsf(x), MOST_BITS, 1 / (double)inverse);
+}
+
 /* Counts the codes other than 0 of one head of n rows; step: classes [row][head], or NULL. Most
  * codes are 0. */
 static int look_at_head(struct state *s, const float *x, size_t head, size_t n, const int8_t *step,
@@ -137,12 +147,13 @@ static int look_at_head(struct state *s, const float *x, size_t head, size_t n, 
             return kvc_fail_memory(e, "codes");
         uint32_t(*count)[KVC_CODE_BINS] = s->count[class] + head * s->dim;
         unsigned bins = s->bins[class];
-        kernels->round_codes(s->codes, x + (i * s->heads + head) * s->dim, s->dim, inverse,
-                             MOST_CODE);
+        const float *values = x + (i * s->heads + head) * s->dim;
+        kernels->round_codes(s->codes, values, s->dim, inverse, MOST_CODE);
         const size_t others = kernels->codes_to_symbols(s->scratch, s->others, s->codes,
                                                         s->scratch + s->dim, s->ones, s->dim, 0);
         for (size_t k = 0; k < others; k++) {
             const size_t c = s->others[k];
+            if (check_size(values[c], inverse, s->codes[c], e)) return -1;
             const unsigned bin = kvc_code_bin((uint32_t)abs(s->codes[c]));
             count[c][bin]++;
             bins = bin < bins ? bins : bin + 1;
@@ -302,6 +313,7 @@ static int code_encode(const struct kvc_stage_args *args, void *state, struct kv
                                                    KVC_CODE_MIDDLE);
         for (size_t k = 0; k < n; k++) {
             const size_t c = others[k];
+            if (check_size(x[i * dim + c], inverse, codes[c], e)) return -1;
             to[c] = (uint16_t)(base[c] +
                                code_cut(codes[c], base[c] / KVC_CODE_SYMBOLS, shift[c], &bits));
         }
