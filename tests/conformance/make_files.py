@@ -2690,6 +2690,11 @@ def ends_files():
         sections = [Section(TAIL_ROWS, u16(5), stage=0)] + kept_rows(BF16, 2, 4, plain, 0)
         return lossy([((0, 0, BF16, 2, 4), plain, sections, [])], ((tail("64"), quant("kivi:bits=2")),))
 
+    @good("sink-all", "Sinks of all rows: the stage between has no section, and store one of no bytes.")
+    def _():
+        sections = [Section(SINK_ROWS, u16(5), stage=0)] + kept_rows(BF16, 2, 4, plain, 0) + [Section(RAW, b"", stage=2)]
+        return lossy([((0, 0, BF16, 2, 4), plain, sections, [])], ((sink("5"), DEROPE, STORE),))
+
     def broken(name, words, sentence, change, stage=sink("2"), kind=SINK_ROWS):
         bad(name, words, sentence, "read")(lambda: ends(stage, kind, 2, by={}, change=change))
     for name, kind, stage in (("sink", SINK_ROWS, sink("2")), ("tail", TAIL_ROWS, tail("2"))):
