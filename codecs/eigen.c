@@ -117,17 +117,19 @@ static double inner(const double *a, const double *b, size_t n) {
     return sum;
 }
 
-/* Makes `rank` vectors orthonormal, in their order (Gram-Schmidt, twice for precision); vanishing
- * vectors become 0. */
+/* Makes `rank` vectors orthonormal, in their order (Gram-Schmidt, twice for precision). Vectors
+ * that depend on the ones before become 0: what is left of them is rounding, and points anywhere.
+ */
 static void orthonormalise(double *v, size_t rank, size_t dim) {
     for (size_t k = 0; k < rank; k++) {
         double *x = v + k * dim;
+        const double before = inner(x, x, dim);
         for (int pass = 0; pass < 2; pass++)
             for (size_t j = 0; j < k; j++) {
                 const double share = inner(x, v + j * dim, dim);
                 for (size_t i = 0; i < dim; i++) x[i] -= share * v[j * dim + i];
             }
-        const double norm = sqrt(inner(x, x, dim));
+        const double left = inner(x, x, dim), norm = left > 1e-24 * before ? sqrt(left) : 0;
         for (size_t i = 0; i < dim; i++) x[i] = norm > 0 ? x[i] / norm : 0;
     }
 }

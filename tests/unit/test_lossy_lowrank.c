@@ -157,6 +157,20 @@ static void ranks(void **state) {
     assert_true(check_rank(&none, K, 2, 0, ":power=3", 256) == 0);
     free_layer(&few);
     free_layer(&none);
+    /* one direction alone: the others are rounding */
+    for (size_t i = 0; i < 5; i++)
+        for (int kind = 0; kind < 3; kind++) {
+            struct layer alike = make_layer(KVC_F32, 150, 1, 16);
+            for (size_t k = 0; k < 150 * 16; k++)
+                put_value(alike.rows[K], KVC_F32, k,
+                          kind == 0   ? -38.75f
+                          : kind == 1 ? (k % 16 == 6 ? -494 : -38.75f)
+                                      : (float)(k / 16 % 7) * (float)(k % 16 + 1) / 3);
+            check_rank(&alike, K, r[i], 0, "", 256);
+            check_rank(&alike, K, r[i], 0, ":power=2", 256);
+            check_rank(&alike, K, r[i], 1, ":power=5", 256);
+            free_layer(&alike);
+        }
 }
 
 /* Each segment has directions of its own, out of its rows alone; what follows them changes no block
