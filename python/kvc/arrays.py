@@ -198,10 +198,12 @@ def describe(array: Any, layout: Optional[str] = None, dtype: Any = None, to_fil
 
 
 def _check_bits(array: Any, name: str) -> None:
-    """Refuses numbers of another type, where dtype= says what the bits are that unsigned integers hold."""
+    """Refuses numbers of another type, where dtype= says what the bits are that unsigned integers hold, or int16, as which torch shows
+    bf16 to numpy."""
     held = array.dtype_name if isinstance(array, RawArray) and array.dtype_name else name_of(array.dtype)
-    if held != name and "uint" not in str(array.dtype):  # of the other byte order, numpy calls them ">u2"
-        raise Error(Code.USAGE, f"values of type {array.dtype} are not the bits of {name}: dtype= says what unsigned integers hold")
+    text = str(array.dtype).replace("torch.", "")  # of the other byte order, numpy calls them ">u2"
+    if held != name and "uint" not in text and text != "int16":
+        raise Error(Code.USAGE, f"values of type {text} are not the bits of {name}: dtype= says what unsigned integers hold, or int16")
 
 
 def flatten(arrays: Any) -> Dict[Key, Any]:

@@ -46,9 +46,11 @@ class TestArrays(CheckCase):
 
     def test_bits(self):
         x = np.linspace(-2, 2, 64).reshape(4, 2, 8)
-        for dtype, name in ((np.float16, "bf16"), (np.int32, "f32"), (">f4", "f32"), (">u2", "bf16"), (np.float32, "f16")):
+        for dtype, name in ((np.float16, "bf16"), (np.int32, "f32"), (">f4", "f32"), (">u2", "bf16"), (np.float32, "f16"),
+                            (np.int8, "f8e4m3"), (">i2", "bf16")):
             self.refused("dtype= says what unsigned integers hold", {(0, "K"): x.astype(dtype)}, dtype=name)
-        self.assertEqual(self.taken({(0, "K"): x.astype(np.uint16)}, dtype="bf16"), [(4, 2)])
+        for dtype in np.uint16, np.int16:
+            self.assertEqual(self.taken({(0, "K"): x.astype(dtype)}, dtype="bf16"), [(4, 2)])
         with kvc.open(kvc.pack({(0, "K"): x.astype(np.uint16)}, dtype="bf16")) as f:
             bits = f.arrays()[0, "K"]
         if isinstance(bits, kvc.arrays.RawArray):  # without ml_dtypes: what is computed of bits is none
