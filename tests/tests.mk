@@ -49,7 +49,7 @@ $B/tests/store/attack_faults: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc ca
   fstatvfs64 fdopendir sqlite3_vfs_register sqlite3_prepare_v2 sqlite3_prepare_v3 sqlite3_exec sqlite3_step sqlite3_file_control)
 
 # its allocations fail when it says so
-$B/tests/unit/test_alloc: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup)
+$B/tests/unit/test_alloc $B/tests/unit/test_store_learn: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup)
 
 # libkvc_cuda over the host in a GPU's place
 $(FAKE_CUDA): $B/tests/cuda/fake.o $(CUDA_API) $B/libkvc.so.$(VERSION)

@@ -173,9 +173,11 @@ static int split_line(const char *p, const char *end, const char **value) {
 static int read_text(const char *text, size_t size, struct kvc_namespace_facts *facts,
                      struct kvc_error *e) {
     const size_t first = sizeof FIRST_LINE - 1;
-    uint8_t *bytes = size <= KVC_NAMESPACE_TEXT ? malloc(size + 1) : NULL;
+    const int fits = size >= first && size <= KVC_NAMESPACE_TEXT;
+    uint8_t *bytes = fits ? malloc(size + 1) : NULL;
     struct kvc_sha256 hash;
-    int last = 0, bad = !bytes || size < first || memcmp(text, FIRST_LINE, first) != 0;
+    int last = 0, bad = !bytes || memcmp(text, FIRST_LINE, first) != 0;
+    if (fits && !bytes) return kvc_fail_memory(e, "the facts of a namespace");
     *facts = (struct kvc_namespace_facts){0};
     kvc_prefix_space_begin(&hash);
     if (size && !text[size - 1]) size--;

@@ -431,7 +431,7 @@ int kvc_model_identity(const char *weights, char *text, size_t size, struct kvc_
     struct kvc_model *model = kvc_shared_model_open(weights, 1, e);
     if (!model) return -1;
     int status = kvc_model_store(model, &meta, 0, e);
-    if (!status) kvc_prefix_identity(&meta, identity, sizeof identity);
+    if (!status) status = kvc_prefix_identity(&meta, identity, sizeof identity, e);
     if (!status && strlen(identity) >= size)
         status = kvc_fail(e, KVC_ERR_USAGE, "the identity has no room in %zu bytes", size);
     if (!status) memcpy(text, identity, strlen(identity) + 1);

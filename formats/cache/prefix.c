@@ -35,11 +35,13 @@ static int by_fingerprint(const struct kvc_meta *meta, char *text, size_t size) 
     return 0;
 }
 
-/* Writes "model:<hex of the hash of its name and geometry>"; returns 0 if the metadata have no
+/* Writes "model:<hex of the hash of its name and geometry>", or "unknown" if the metadata have no
  * name. */
-static int prefix_by_name(const struct kvc_meta *meta, char *text, size_t size) {
+static int prefix_by_name(const struct kvc_meta *meta, char *text, size_t size,
+                          struct kvc_error *e) {
     const struct kvc_facts *facts = &meta->facts;
     const char *name = facts->model, *arch = facts->architecture ? facts->architecture : "";
+    snprintf(text, size, "unknown");
     if (!name) return 0;
     uint8_t hash[KVC_SHA256_BYTES];
     char hex[2 * KVC_SHA256_BYTES + 1];
@@ -50,33 +52,32 @@ static int prefix_by_name(const struct kvc_meta *meta, char *text, size_t size) 
     kvc_sha256_u64(&h, facts->layers);
     kvc_sha256_u64(&h, facts->kv_heads);
     kvc_sha256_u64(&h, facts->head_dim);
-    if (kvc_sha256_final(&h, hash, NULL)) return 0;
+    if (kvc_sha256_final(&h, hash, e)) return -1;
     kvc_hex(hash, sizeof hash, hex);
     snprintf(text, size, "model:%s", hex);
-    return 1;
+    return 0;
 }
 
-void kvc_prefix_identity_of_model(const struct kvc_meta *meta, char *text, size_t size) {
-    if (!by_fingerprint(meta, text, size) && !prefix_by_name(meta, text, size))
-        snprintf(text, size, "unknown");
+int kvc_prefix_identity_of_model(const struct kvc_meta *meta, char *text, size_t size,
+                                 struct kvc_error *e) {
+    if (!by_fingerprint(meta, text, size) && prefix_by_name(meta, text, size, e)) return -1;
     const char *adapters = meta->facts.adapters;
-    if (!adapters) return;
+    if (!adapters) return 0;
     /* Adapters change K and V of the same weights. */
     uint8_t hash[KVC_SHA256_BYTES];
     char hex[17];
     size_t used = strlen(text);
-    if (kvc_sha256(adapters, strlen(adapters), hash, NULL)) {
-        snprintf(text, size, "unknown");
-        return;
-    }
+    if (kvc_sha256(adapters, strlen(adapters), hash, e)) return -1;
     kvc_hex(hash, 8, hex);
     snprintf(text + used, size - used, "+lora:%s", hex);
+    return 0;
 }
 
-void kvc_prefix_identity(const struct kvc_meta *meta, char *text, size_t size) {
+int kvc_prefix_identity(const struct kvc_meta *meta, char *text, size_t size, struct kvc_error *e) {
     const char *named = meta->facts.identity;
-    if (named && strlen(named) < size) snprintf(text, size, "%s", named);
-    else kvc_prefix_identity_of_model(meta, text, size);
+    if (!named || strlen(named) >= size) return kvc_prefix_identity_of_model(meta, text, size, e);
+    snprintf(text, size, "%s", named);
+    return 0;
 }
 
 /* --- the chain --- */
@@ -93,7 +94,7 @@ int kvc_prefix_begin(struct kvc_prefix *p, const char *identity, struct kvc_erro
 int kvc_prefix_of(struct kvc_prefix *p, const struct kvc_meta *meta, struct kvc_error *e) {
     const struct kvc_meta_entry *parent = kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT);
     char identity[KVC_IDENTITY_BYTES];
-    kvc_prefix_identity(meta, identity, sizeof identity);
+    if (kvc_prefix_identity(meta, identity, sizeof identity, e)) return -1;
     if (kvc_prefix_begin(p, identity, e) || kvc_extras_of(meta, &p->extras, e)) return -1;
     if (!parent) return 0;
     const uint64_t first = meta->facts.tokens_first;
@@ -250,11 +251,12 @@ static int select_keys(struct kvc_cache *view, const struct kvc_cache *c,
 static int begin_as_written(struct kvc_prefix *p, const struct kvc_cache *c, char *identity,
                             struct kvc_error *e) {
     if (kvc_prefix_of(p, &c->meta, e)) return -1;
-    kvc_prefix_identity(&c->meta, identity, KVC_IDENTITY_BYTES);
+    if (kvc_prefix_identity(&c->meta, identity, KVC_IDENTITY_BYTES, e)) return -1;
     if (!c->tokens || p->first) return 0;
     const struct kvc_extras extras = p->extras;
-    kvc_prefix_identity_of_model(&c->meta, identity, KVC_IDENTITY_BYTES);
-    if (kvc_prefix_begin(p, identity, e)) return -1;
+    if (kvc_prefix_identity_of_model(&c->meta, identity, KVC_IDENTITY_BYTES, e) ||
+        kvc_prefix_begin(p, identity, e))
+        return -1;
     p->extras = extras;
     return 0;
 }
@@ -301,7 +303,7 @@ static int starts_alike(const struct kvc_cache *c, const struct kvc_prefix *p,
                         const int32_t *tokens, int *same, struct kvc_error *e) {
     struct kvc_prefix list;
     char identity[KVC_IDENTITY_BYTES];
-    kvc_prefix_identity(&c->meta, identity, sizeof identity);
+    if (kvc_prefix_identity(&c->meta, identity, sizeof identity, e)) return -1;
     if (kvc_prefix_begin(&list, identity, e) || move(&list, tokens, p->first, e)) return -1;
     *same = memcmp(list.start, p->start, KVC_KEY_BYTES) == 0;
     return 0;
@@ -409,8 +411,9 @@ static int chain(struct kvc_cache *c, const struct given *g, struct kvc_error *e
     char identity[KVC_IDENTITY_BYTES];
     struct kvc_prefix p;
     if (!g->before || g->before % KVC_PREFIX_TOKENS) return 0;
-    if (known) kvc_prefix_identity(&c->meta, identity, sizeof identity);
-    else kvc_prefix_identity_of_model(&c->meta, identity, sizeof identity);
+    if (known ? kvc_prefix_identity(&c->meta, identity, sizeof identity, e)
+              : kvc_prefix_identity_of_model(&c->meta, identity, sizeof identity, e))
+        return -1;
     uint8_t *keys = kvc_alloc(g->before / KVC_PREFIX_TOKENS, KVC_KEY_BYTES);
     const uint8_t *parent = keys + (g->before / KVC_PREFIX_TOKENS - 1) * KVC_KEY_BYTES;
     int status = keys ? 0 : kvc_fail_memory(e, "prefix keys");

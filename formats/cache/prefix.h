@@ -13,9 +13,10 @@
 
 /* Write the model identity at the start of the chain into `text`, which has room for
  * KVC_IDENTITY_BYTES: the one by which all writers agree, of those that the facts of the model
- * allow; or the one that the metadata name (prefix.identity), if any. */
-void kvc_prefix_identity_of_model(const struct kvc_meta *meta, char *text, size_t size);
-void kvc_prefix_identity(const struct kvc_meta *meta, char *text, size_t size);
+ * allow; or the one that the metadata name (prefix.identity), if any. -1: there is no memory. */
+int kvc_prefix_identity_of_model(const struct kvc_meta *meta, char *text, size_t size,
+                                 struct kvc_error *e);
+int kvc_prefix_identity(const struct kvc_meta *meta, char *text, size_t size, struct kvc_error *e);
 
 /* Where keys begin, and what they take beside token ids. */
 struct kvc_prefix {

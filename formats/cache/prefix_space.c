@@ -318,10 +318,10 @@ int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *met
     char identity[KVC_IDENTITY_BYTES];
     struct items to = {.item = item, .state = state};
     uint8_t chunk[8];
+    if (kvc_prefix_identity(meta, identity, sizeof identity, e)) return -1;
     int status = 0;
     const fenv_t env = kvc_float_env_enter();
     kvc_prefix_space_begin(&to.hash);
-    kvc_prefix_identity(meta, identity, sizeof identity);
     put_text(&to, IDENTITY, KVC_KEY_PREFIX_IDENTITY, identity);
     for (uint8_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++)
         if (facts[i]) put_fact(&to, (uint8_t)(IDENTITY + 1 + i), meta, facts[i]);

@@ -17,7 +17,7 @@ int kvc_shard_set_rank(struct kvc_meta *meta, uint64_t rank, uint64_t ranks, str
 static int begin(struct kvc_prefix *p, const struct kvc_meta *meta, struct kvc_error *e) {
     char identity[KVC_IDENTITY_BYTES];
     if (meta->facts.parent) return kvc_prefix_of(p, meta, e);
-    kvc_prefix_identity_of_model(meta, identity, sizeof identity);
+    if (kvc_prefix_identity_of_model(meta, identity, sizeof identity, e)) return -1;
     return kvc_prefix_begin(p, identity, e);
 }
 

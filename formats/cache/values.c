@@ -40,9 +40,11 @@ static int add_profile(struct kvc_meta *meta, const struct kvc_meta_entry *more,
 int kvc_values_pass(struct kvc_meta *meta, struct kvc_error *e) {
     struct kvc_recipe recipe;
     const char *text = kvc_meta_text(meta, KVC_KEY_RECIPE, NULL);
-    /* a recipe that this kvc does not know may be lossy */
-    if (!text || (!kvc_recipe_parse(text, &recipe, NULL) && !kvc_recipe_is_lossy(&recipe)))
-        return 0;
+    struct kvc_error why;
+    if (!text) return 0;
+    const int unknown = kvc_recipe_parse(text, &recipe, &why);
+    if (unknown && why.code == KVC_ERR_MEMORY) return kvc_fail_memory(e, "a recipe");
+    if (!unknown && !kvc_recipe_is_lossy(&recipe)) return 0; /* an unknown one may be lossy */
     if (add_recipe(meta, " then ", text, e)) return -1;
     if (add_profile(meta, kvc_meta_find(meta, KVC_KEY_PROFILE), e)) return -1;
     static const uint8_t none[sizeof meta->content];

@@ -286,8 +286,9 @@ static int name_space(const struct writer *w, struct kvc_meta *meta, struct kvc_
 static int name_identity(const struct kvc_cache *c, struct kvc_meta *meta, struct kvc_error *e) {
     char identity[KVC_IDENTITY_BYTES];
     if (!c->tokens) return 0;
-    if (meta->facts.parent) kvc_prefix_identity(meta, identity, sizeof identity);
-    else kvc_prefix_identity_of_model(meta, identity, sizeof identity);
+    if (meta->facts.parent ? kvc_prefix_identity(meta, identity, sizeof identity, e)
+                           : kvc_prefix_identity_of_model(meta, identity, sizeof identity, e))
+        return -1;
     return kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e);
 }
 

@@ -58,13 +58,14 @@ static int check_name(const struct kvc_chunk *x, const struct claim *c, struct k
 
 /* Returns 1 if a cache would be of the namespace, once its recipe packed it. One that lost values
  * already would not. */
-static int would_be_of(const struct kvc_store_namespace *ns, const struct kvc_file *f) {
+static int would_be_of(const struct kvc_store_namespace *ns, const struct kvc_file *f,
+                       struct kvc_error *e) {
     struct kvc_namespace_facts facts = {.size = sizeof facts};
     const struct kvc_namespace_options how = {.size = sizeof how,
                                               .recipe = ns->recipe,
                                               .chunk = ns->chunk,
                                               .tenant = ns->has_tenant ? ns->tenant : NULL};
-    char *text = ns->recipe ? kvc_namespace_of(f, &how, &facts, NULL) : NULL;
+    char *text = ns->recipe ? kvc_namespace_of(f, &how, &facts, e) : NULL;
     free(text);
     return text && memcmp(facts.ns, ns->hash, sizeof facts.ns) == 0;
 }
@@ -72,9 +73,12 @@ static int would_be_of(const struct kvc_store_namespace *ns, const struct kvc_fi
 int kvc_chunk_check_namespace(const struct kvc_store_namespace *ns, const struct kvc_file *f,
                               struct kvc_error *e) {
     uint8_t hash[KVC_KEY_BYTES];
+    struct kvc_error why = {.code = KVC_OK};
     if (kvc_file_namespace(f, ns->chunk, ns->has_tenant ? ns->tenant : NULL, hash, e)) return -1;
-    if (memcmp(hash, ns->hash, sizeof hash) == 0 || would_be_of(ns, f)) return 0;
-    return refuse("is of another namespace", e);
+    if (memcmp(hash, ns->hash, sizeof hash) == 0 || would_be_of(ns, f, &why)) return 0;
+    if (why.code != KVC_ERR_MEMORY) return refuse("is of another namespace", e);
+    if (e) *e = why; /* it may be of this one */
+    return -1;
 }
 
 /* Gives the file the profile that its rows need, found once for all chunks of the namespace. */

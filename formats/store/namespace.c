@@ -217,9 +217,12 @@ static int read_facts(struct kvc_store_namespace *ns, const struct kvc_object *o
  * fidelity. */
 static int settle_recipe(struct kvc_store_namespace *ns, const char *asked, struct kvc_error *e) {
     struct kvc_recipe_info info = {.size = sizeof info};
+    struct kvc_error why;
+    if (!e) e = &why;
     if (!asked && ns->lossless) return 0;
-    /* of values with a past; to be read */
-    if (!asked && kvc_recipe_describe(ns->fidelity, NULL, NULL)) return 0;
+    if (!asked &&
+        kvc_recipe_describe(ns->fidelity, NULL, e)) /* of values with a past; to be read */
+        return e->code == KVC_ERR_MEMORY ? -1 : 0;
     if (take_recipe(ns, asked ? asked : ns->fidelity, e)) return -1;
     if (kvc_recipe_describe(ns->recipe, &info, e)) return -1;
     if (ns->lossless ? !info.lossy : !asked || kvc_recipe_has_fidelity(asked, ns->fidelity))

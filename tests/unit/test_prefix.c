@@ -149,7 +149,7 @@ static void test_identity(void **state) {
     struct kvc_error e;
     char text[KVC_IDENTITY_BYTES];
     uint8_t hash[KVC_SHA256_BYTES];
-    kvc_prefix_identity(&meta, text, sizeof text);
+    assert_int_equal(kvc_prefix_identity(&meta, text, sizeof text, NULL), 0);
     assert_string_equal(text, "unknown");
 
     assert_int_equal(kvc_meta_set_text(&meta, KVC_KEY_MODEL_NAME, "m", &e), 0);
@@ -157,7 +157,7 @@ static void test_identity(void **state) {
     assert_int_equal(kvc_meta_set_u64(&meta, KVC_KEY_MODEL_LAYERS, 30, &e), 0);
     assert_int_equal(kvc_meta_set_u64(&meta, KVC_KEY_MODEL_KV_HEADS, 3, &e), 0);
     assert_int_equal(kvc_meta_set_u64(&meta, KVC_KEY_MODEL_HEAD_DIM, 64, &e), 0);
-    kvc_prefix_identity(&meta, text, sizeof text);
+    assert_int_equal(kvc_prefix_identity(&meta, text, sizeof text, NULL), 0);
     assert_string_equal(text,
                         "model:c4e63992ff405979a8657b161cb5b5a4cabe751133a2e18f95859ba9da15e46d");
 
@@ -172,7 +172,7 @@ static void test_identity(void **state) {
         kvc_hex(hash, sizeof hash, hex);
         snprintf(wanted, sizeof wanted, "%s:%s", keys[i], hex);
         assert_int_equal(kvc_meta_set_bytes(&meta, keys[i], hash, sizeof hash, &e), 0);
-        kvc_prefix_identity(&meta, text, sizeof text);
+        assert_int_equal(kvc_prefix_identity(&meta, text, sizeof text, NULL), 0);
         assert_string_equal(text, wanted);
     }
 
@@ -180,15 +180,15 @@ static void test_identity(void **state) {
     for (unsigned i = 0; i < 4; i++)
         if (i != 0) kvc_meta_remove(&meta, keys[i]);
     assert_int_equal(kvc_meta_set_text(&meta, KVC_KEY_MODEL_ADAPTERS, "a.gguf", &e), 0);
-    kvc_prefix_identity(&meta, text, sizeof text);
+    assert_int_equal(kvc_prefix_identity(&meta, text, sizeof text, NULL), 0);
     assert_int_equal(strlen(text), 37 + 1 + 64 + 6 + 16);
     assert_string_equal(strrchr(text, '+'), "+lora:6a8d1dcf949b6bff");
 
     /* what the file names already wins */
     assert_int_equal(kvc_meta_set_text(&meta, KVC_KEY_PREFIX_IDENTITY, "mine", &e), 0);
-    kvc_prefix_identity(&meta, text, sizeof text);
+    assert_int_equal(kvc_prefix_identity(&meta, text, sizeof text, NULL), 0);
     assert_string_equal(text, "mine");
-    kvc_prefix_identity_of_model(&meta, text, sizeof text);
+    assert_int_equal(kvc_prefix_identity_of_model(&meta, text, sizeof text, NULL), 0);
     assert_string_equal(strrchr(text, '+'), "+lora:6a8d1dcf949b6bff");
     kvc_meta_free(&meta);
 }
