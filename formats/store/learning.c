@@ -433,24 +433,27 @@ static void learn(struct learning *l) {
 struct move {
     struct kvc_object twin, parent; /* its name in the namespace of the profile; the chunk before */
     struct kvc_object before;       /* that chunk here */
+    uint64_t first;                 /* position */
     int has_before, stays;
-    int unread; /* it cannot be read at present, and may be a chunk after any other */
+    int unread; /* for want of memory, say: it may be a chunk after any other */
 };
 
 /* Names a cache as it is called in another namespace. */
 static int name_twin(const struct learning *l, const struct kvc_store_namespace *ns,
-                     enum kvc_object_kind kind, const struct kvc_file *f, struct move *m) {
+                     enum kvc_object_kind kind, const struct kvc_file *f, struct move *m,
+                     struct kvc_error *e) {
     struct kvc_prefix_info x = {.size = sizeof x};
     kvc_file_prefix(f, &x);
     m->has_before = kind == KVC_OBJECT_CHUNK && x.parent;
+    m->first = x.first;
     if (kind == KVC_OBJECT_NAMED)
-        return kvc_named_object(ns, &(struct kvc_store_name){x.name, x.name_bytes}, &m->twin, NULL);
+        return kvc_named_object(ns, &(struct kvc_store_name){x.name, x.name_bytes}, &m->twin, e);
     if (kind == KVC_OBJECT_STATE)
-        return kvc_whole_object(ns, x.keys, (size_t)x.n_keys, &m->twin, NULL);
-    if (!x.n_keys || (x.parent && (kvc_key_object(l->ns, kind, x.parent, &m->before, NULL) ||
-                                   kvc_key_object(ns, kind, x.parent, &m->parent, NULL))))
+        return kvc_whole_object(ns, x.keys, (size_t)x.n_keys, &m->twin, e);
+    if (!x.n_keys || (x.parent && (kvc_key_object(l->ns, kind, x.parent, &m->before, e) ||
+                                   kvc_key_object(ns, kind, x.parent, &m->parent, e))))
         return -1;
-    return kvc_key_object(ns, kind, x.keys + (x.n_keys - 1) * KVC_KEY_BYTES, &m->twin, NULL);
+    return kvc_key_object(ns, kind, x.keys + (x.n_keys - 1) * KVC_KEY_BYTES, &m->twin, e);
 }
 
 /* Returns 1 if packed bytes are a cache of the namespace. */
@@ -506,8 +509,8 @@ static void move_cache(struct learning *l, const struct kvc_store_namespace *pac
     struct kvc_bytes *bytes = NULL;
     struct kvc_error why = {.code = KVC_OK};
     struct kvc_file *f = open_cache(l, item, NULL, &why);
-    int status = f ? name_twin(l, packed, item->object.kind, f, m) : -1;
-    m->unread = !f && why.code != KVC_OK && why.severity == KVC_SEVERITY_RETRY;
+    int status = f ? name_twin(l, packed, item->object.kind, f, m, &why) : -1;
+    m->unread = status && why.code != KVC_OK && why.severity == KVC_SEVERITY_RETRY;
     for (size_t i = 0; i < n && !status; i++) {
         if (kvc_store_has(s, item[i].tier, &m->twin, kvc_now() + KVC_OBJECT_TIME)) continue;
         if (!bytes && !(bytes = pack_anew(packed, f, &m->twin))) status = -1;
@@ -524,19 +527,26 @@ static void move_cache(struct learning *l, const struct kvc_store_namespace *pac
     kvc_file_close(f);
 }
 
+/* Returns the chunk before item i; list->n: it is not there. */
+static size_t place_before(const struct learning *l, const struct move *m, size_t i) {
+    const struct kvc_list *list = &l->list;
+    struct kvc_listed before = {.object = m[i].before, .number = m[i].first - l->ns->chunk};
+    const struct kvc_listed *at = bsearch(&before, list->item, list->n, sizeof before, by_place);
+    before.number = UINT64_MAX; /* it could not be read when they were put in order */
+    if (!at) at = bsearch(&before, list->item, list->n, sizeof before, by_place);
+    size_t k = at ? (size_t)(at - list->item) : list->n;
+    while (at && k && !by_place(&list->item[k - 1], at)) k--;
+    return k;
+}
+
 /* Has the chunks stay that come before one that stays: without them nobody would find it. */
 static void keep_before(const struct learning *l, struct move *m) {
-    const struct kvc_list *list = &l->list;
-    for (size_t i = list->n; i--;) {
-        if (!m[i].stays || !m[i].has_before) continue;
-        const struct kvc_listed before = {.object = m[i].before,
-                                          .number = list->item[i].number - l->ns->chunk};
-        const struct kvc_listed *at = bsearch(&before, list->item, list->n, sizeof before,
-                                              by_place);
-        size_t k = at ? (size_t)(at - list->item) : i;
-        while (k && !by_place(&list->item[k - 1], &list->item[k])) k--;
-        m[k].stays = 1;
-    }
+    for (size_t i = 0; i < l->list.n; i++)
+        for (size_t k = i; m[k].stays && m[k].has_before;) {
+            k = place_before(l, m, k);
+            if (k == l->list.n || m[k].stays) break;
+            m[k].stays = 1;
+        }
 }
 
 /* Puts chunks in the order in which they go on; what cannot be read counts as the last. */
