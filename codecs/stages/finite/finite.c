@@ -19,17 +19,17 @@ static int finite_accepts(const struct kvc_stage_args *args, const struct kvc_sh
     return 0;
 }
 
-/* Returns the replacement of a value of a channel: the mean of the channel's other values, which is
- * inside their range. */
-static float stand_in(const float *channel, size_t rows, size_t row_values) {
-    double sum = 0;
-    size_t n = 0;
-    for (size_t t = 0; t < rows; t++)
-        if (kvc_is_tame(channel[t * row_values])) {
-            sum += (double)channel[t * row_values];
-            n++;
+/* Returns the replacements of values of each channel: the mean of the channel's tame values, which
+ * is inside their range. All at once, as any number of values may be wild. NULL: no memory. */
+static double *stand_ins(const float *x, size_t rows, size_t channels) {
+    double *mean = kvc_alloc_zeros(channels, 2 * sizeof *mean), *n = mean ? mean + channels : NULL;
+    for (size_t i = 0; i < rows * channels && mean; i++)
+        if (kvc_is_tame(x[i])) {
+            mean[i % channels] += (double)x[i];
+            n[i % channels]++;
         }
-    return n ? (float)(sum / (double)n) : 0;
+    for (size_t i = 0; i < channels && mean; i++) mean[i] = n[i] > 0 ? mean[i] / n[i] : 0;
+    return mean;
 }
 
 /* Puts the wild values among n values `x` of the block into ESCAPES: indices, then values in their
@@ -38,20 +38,22 @@ static int take_out(struct kvc_block *block, const float *x, size_t n, size_t wi
                     struct kvc_sections *out, struct kvc_error *e) {
     const size_t size = kvc_dtype_info(block->shape.dtype)->size,
                  row = (size_t)(block->shape.heads * block->shape.dim);
-    const size_t rows = (size_t)block->shape.tokens;
     uint8_t *bytes = kvc_alloc(wild, 4 + size);
-    if (!bytes) return kvc_fail_memory(e, "escapes");
+    double *means = stand_ins(x, (size_t)block->shape.tokens, row);
+    int status = bytes && means ? 0 : kvc_fail_memory(e, "escapes");
     size_t k = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && !status; i++) {
         if (kvc_is_tame(x[i])) continue;
         put_u32(bytes + 4 * k, (uint32_t)i);
         memcpy(bytes + 4 * wild + k++ * size, block->rows + i * size, size);
-        const float mean = stand_in(x + i % row, rows, row);
+        const float mean = (float)means[i % row];
         kvc_from_floats(block->rows + i * size, &mean, 1, block->shape.dtype);
     }
-    const int status = kvc_sections_add(out, KVC_SECTION_ESCAPES, stage, 0, bytes,
-                                        wild * (4 + size), 1, e);
+    if (!status)
+        status = kvc_sections_add(out, KVC_SECTION_ESCAPES, stage, 0, bytes, wild * (4 + size), 1,
+                                  e);
     free(bytes);
+    free(means);
     return status;
 }
 
