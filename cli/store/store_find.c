@@ -293,8 +293,8 @@ int store_get(struct store_tool *t) {
     if (!status && !found.hit && !f && !t->quiet)
         cli_warn("the store has no prefix of these tokens; kvc-store why says more");
     if (f && found.equal && !t->quiet)
-        cli_warn("namespace %.16s has as many tokens, maybe of another model: --namespace=NAME or "
-                 "--like=FILE chooses",
+        cli_warn("namespace %.16s, of another model, type or step, has as many tokens: "
+                 "--namespace=NAME or --like=FILE chooses",
                  kvc_store_namespace_name(found.equal));
     if (!status) status = f ? store_find_write_file(t, f) : EXIT_DIFFER;
     if (f && !status && t->output && found.hit) print_hit(t, &found);
