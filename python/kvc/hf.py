@@ -46,10 +46,15 @@ def _sums(tensor: Any) -> List[int]:
 
 
 def _digest(model: Any) -> str:
-    """Returns a digest of all parameters and buffers, as they are in memory, and of RoPE: of other weights or adapters it is another."""
-    rope = getattr(config_of(model), "rope_parameters", None)
-    h = hashlib.sha256(f"{type(model).__name__} {json.dumps(rope, sort_keys=True, default=str)}".encode())
+    """Returns a digest of all parameters and buffers, as they are in memory, and of RoPE: of other weights or adapters it is another.
+
+    Buffers of RoPE whose angles depend on a length are of the last prompt; "rope.source" tells which are equal."""
+    rope = json.dumps(getattr(config_of(model), "rope_parameters", None), sort_keys=True, default=str)
+    by_length = '"dynamic"' in rope or '"longrope"' in rope
+    h = hashlib.sha256(f"{type(model).__name__} {rope}".encode())
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if by_length and name.endswith("inv_freq"):
+            continue
         if tensor.device.type == "meta":
             raise Error(Code.UNSUPPORTED, f"parameter {name} is not in memory; name the model's files with weights=")
         h.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {_sums(tensor)}".encode())

@@ -440,7 +440,10 @@ class TestPrefix(Case):
                 "rope_theta": 1e4, **rope})).eval()
             with kvc.Store(f"dir:{self.path('store')}") as store:
                 self.fails(kvc.Code.UNSUPPORTED, "rope.source", kvc.Prefix, store, model)
-                kvc.Prefix(store, model, facts={"rope.source": "prompts of 64 tokens"})
+                facts = {"rope.source": "prompts of more than 64 tokens"}
+                before = kvc.Prefix(store, model, facts=facts)
+                model(torch.ones((1, 100), dtype=torch.long))  # sets the list
+                self.assertEqual(kvc.Prefix(store, model, facts=facts).namespace.name, before.namespace.name)
 
     def test_all_sliding(self):
         """A prompt that is longer than all windows comes back as long as it was, from chunks or as a whole."""
