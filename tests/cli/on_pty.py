@@ -3,12 +3,13 @@
 
     on_pty.py [--slow | --stop=PATTERN | --stdout] COMMAND...
 
---stdout: standard output is the terminal, too. --slow: standard output is a pipe that nobody reads for 1.3 seconds, so that a
+--stdout: standard output is the terminal, too. --slow: standard output is a pipe that nobody reads for 1.3 seconds from its first byte on, so that a
 command which fills it works for longer than a second on any machine. --stop: the command is stopped for 1.3 seconds when a file of this
 pattern exists, with the same effect. Otherwise standard output is /dev/null."""
 import glob
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ def main():
     os.close(slave)
     if how == "--slow":
         def drain():
+            select.select([process.stdout], [], [])
             time.sleep(1.3)
             while process.stdout.read(1 << 16):
                 pass
