@@ -51,10 +51,10 @@ PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(DEPS) libarchive 2>/dev/null)
 PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(DEPS) 2>/dev/null)
 
 comma := ,
-# clang has no stricter form of it
-CAST_ALIGN := -Wcast-align$(if $(findstring clang,$(shell $(CC) --version 2>/dev/null)),,=strict)
+# clang has no stricter form of -Wcast-align, and from version 19 on warns where an enum, as constants are named here, meets a double
+WARN_OF_CC := $(if $(findstring clang,$(shell $(CC) --version 2>/dev/null)),-Wcast-align -Wno-enum-float-conversion,-Wcast-align=strict)
 WARN := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wundef \
-  -Wvla -Wpointer-arith -Wredundant-decls -Wwrite-strings -Wformat=2 -Wcast-qual $(CAST_ALIGN) \
+  -Wvla -Wpointer-arith -Wredundant-decls -Wwrite-strings -Wformat=2 -Wcast-qual $(WARN_OF_CC) \
   -Wdouble-promotion $(if $(filter 1,$(WERROR)),-Werror)
 # protected: what is no API is exported too, for the libraries over libkvc, but calls within a library stay direct
 override KVC_CFLAGS := -std=c11 $(WARN) -ffp-contract=off -fPIC -fvisibility=protected -pthread

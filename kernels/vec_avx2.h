@@ -4,6 +4,7 @@
 #define KVC_VEC_AVX2_H
 
 #include <immintrin.h>
+#include <string.h>
 
 typedef __m256 f32x8;
 typedef __m256d f64x4;
@@ -35,7 +36,6 @@ KVC_STORE(void, store_128, bits128, _mm_storeu_si128)
 KVC_STORE(void, store_past_256, bits256, _mm256_stream_si256)
 KVC_STORE(void, store_past_128, bits128, _mm_stream_si128)
 KVC_STORE(void, store_64, bits128, _mm_storel_epi64)
-KVC_STORE(void, store_32, bits128, _mm_storeu_si32)
 
 KVC_CONVERT(f32x8, set_f32, float, _mm256_set1_ps)
 KVC_CONVERT(f64x4, set_f64, double, _mm256_set1_pd)
@@ -114,6 +114,12 @@ static inline f32x8 load_twice_f32(const float *p) { /* four numbers, each twice
     return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), order);
 }
 static inline void store_f64_as_f32(float *p, f64x4 x) { _mm_storeu_ps(p, _mm256_cvtpd_ps(x)); }
+/* Not by _mm_storeu_si32() and _mm_loadu_si32(), which gcc has from 11 on, and 11.1 and 11.2 with
+ * the wrong lane. */
+static inline void store_32(void *p, bits128 x) {
+    const int low = _mm_cvtsi128_si32(x);
+    memcpy(p, &low, sizeof low);
+}
 static inline bits256 set_8(uint8_t x) { return _mm256_set1_epi8((char)x); }
 static inline bits256 set_16(uint16_t x) { return _mm256_set1_epi16((short)x); }
 static inline bits256 set_32(uint32_t x) { return _mm256_set1_epi32((int)x); }
@@ -121,7 +127,9 @@ static inline bits128 set_128_16(uint16_t x) { return _mm_set1_epi16((short)x); 
 static inline bits256 repeat_128(const void *p) { return _mm256_broadcastsi128_si256(load_128(p)); }
 static inline bits256 repeat_64(const void *p) { return _mm256_broadcastq_epi64(load_64(p)); }
 static inline bits256 repeat_32(const void *p) {
-    return _mm256_broadcastd_epi32(_mm_loadu_si32(p));
+    int x;
+    memcpy(&x, p, sizeof x);
+    return _mm256_set1_epi32(x);
 }
 static inline f32x8 multiply_add_f32(f32x8 a, f32x8 b, f32x8 c) { return _mm256_fmadd_ps(a, b, c); }
 static inline f32x8 round_f32(f32x8 x) {

@@ -220,7 +220,7 @@ static int npz_export(const struct kvc_cache *c, const struct kvc_export_options
              kvc_libarchive.write_set_format_option(a, "zip", "compression", "store") ==
                  ARCHIVE_OK &&
              kvc_libarchive.write_set_bytes_in_last_block(a, 1) == ARCHIVE_OK &&
-             kvc_libarchive.write_open2(a, &w, NULL, write_bytes, NULL, NULL) == ARCHIVE_OK;
+             kvc_libarchive.write_open(a, &w, NULL, write_bytes, NULL) == ARCHIVE_OK;
     for (size_t i = 0; i < list.n && ok; i++)
         ok = write_item(a, entry, &list, i, &mine) == 0 && !w.failed;
     if (!ok) w.failed = 1; /* write nothing more */

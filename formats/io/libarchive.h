@@ -18,8 +18,8 @@
     X(read_next_header) X(read_open) X(read_open1) X(read_set_callback_data) X(read_set_read_callback) \
     X(read_set_seek_callback) X(read_set_skip_callback) X(read_support_filter_xz) X(read_support_filter_zstd) \
     X(read_support_format_raw) X(read_support_format_tar) X(read_support_format_zip_seekable) X(set_error) \
-    X(write_close) X(write_data) X(write_finish_entry) X(write_free) X(write_header) X(write_new) X(write_open) \
-    X(write_open2) X(write_set_bytes_in_last_block) X(write_set_format_option) X(write_set_format_pax_restricted) \
+    X(write_close) X(write_data) X(write_finish_entry) X(write_free) X(write_header) X(write_new) \
+    X(write_open) X(write_set_bytes_in_last_block) X(write_set_format_option) X(write_set_format_pax_restricted) \
     X(write_set_format_zip) X(write_set_options)
 /* clang-format on */
 

@@ -259,7 +259,8 @@ int kvc_redis_socket_connect(struct kvc_redis_socket *l, struct kvc_error *e) {
 ssize_t kvc_redis_socket_send(struct kvc_redis_socket *l, struct iovec *v, size_t n,
                               struct kvc_error *e) {
     if (l->tls) return tls_send(l->tls, v, n, &l->wants, e);
-    const struct msghdr m = {.msg_iov = v, .msg_iovlen = n};
+    /* its type differs between C libraries; there are few */
+    const struct msghdr m = {.msg_iov = v, .msg_iovlen = (uint16_t)n};
     const ssize_t sent = sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return sent;
     return would_block(errno) ? 0 : redis_socket_failed(e, errno);
