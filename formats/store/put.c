@@ -278,9 +278,12 @@ static int put_backward(struct put_job *job, unsigned l, struct kvc_error *e) {
 
 static int put_chunks(struct put_job *job, struct kvc_error *e) {
     struct kvc_store *s = job->ns->store;
-    for (unsigned l = 0; l < s->n_tiers; l++)
-        if (kvc_store_count(s, l, job->object, job->n, kvc_now() + PUT_TIME, &job->missing[l], e))
-            job->missing[l] = LOST;
+    for (unsigned l = 0; l < s->n_tiers; l++) {
+        if (!kvc_store_count(s, l, job->object, job->n, kvc_now() + PUT_TIME, &job->missing[l], e))
+            continue;
+        job->missing[l] = LOST;
+        kvc_count(s, KVC_COUNT_FAILED, 1);
+    }
     for (unsigned l = 0; l < s->n_tiers && job->options.pin; l++)
         if (job->missing[l] != LOST) /* what is there stays from now on, too */
             kvc_store_notify(s, l, KVC_OP_PIN, job->object, job->missing[l], INT64_MAX);

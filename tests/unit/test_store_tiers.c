@@ -245,6 +245,25 @@ static void verify_in_trouble(void **state) {
     close_filled(s, x, ns);
 }
 
+/* A store that was removed while it is open: what is put then is counted as failed. */
+static void removed(void **state) {
+    struct made *x;
+    struct kvc_store_namespace *ns;
+    char path[400];
+    (void)state;
+    struct kvc_store *s = filled("removed", "", 2, &x, &ns);
+    assert_int_equal(kvc_store_counter(s, "failed_puts"), 0);
+    snprintf(path, sizeof path, "%s/removed/kvc-store.conf", folder);
+    assert_int_equal(unlink(path), 0);
+    kvc_store_put(ns, x->f,
+                  &(struct kvc_store_put_options){.size = sizeof(struct kvc_store_put_options),
+                                                  .wait = 1},
+                  NULL);
+    assert_true(kvc_store_counter(s, "failed_puts") > 0);
+    assert_true(s->tier[0].count[KVC_TIER_FAILURES] > 0);
+    close_filled(s, x, ns);
+}
+
 static int keep_facts(void *state, unsigned tier, const char *name, uint64_t bytes, int64_t used) {
     struct kvc_object o;
     (void)tier, (void)bytes, (void)used;
@@ -429,6 +448,7 @@ int main(void) {
         cmocka_unit_test(examine),       cmocka_unit_test(verify),
         cmocka_unit_test(moves),         cmocka_unit_test(namespaces),
         cmocka_unit_test(damaged_facts), cmocka_unit_test(verify_in_trouble),
+        cmocka_unit_test(removed),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -98,8 +98,11 @@ static int read_conf(struct kvc_root *r, int fd, const struct stat *st, struct k
 
 static int refresh(struct kvc_root *r, struct kvc_error *e) {
     struct stat st;
-    if (fstatat(r->fd, KVC_CONF_NAME, &st, AT_SYMLINK_NOFOLLOW))
-        return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
+    if (fstatat(r->fd, KVC_CONF_NAME, &st, AT_SYMLINK_NOFOLLOW)) {
+        kvc_root_fail(r, errno, KVC_CONF_NAME, e);
+        if (e) e->severity = KVC_SEVERITY_RETRY; /* of the whole tier, which was removed */
+        return -1;
+    }
     if (st.st_mtim.tv_sec == r->conf_time.tv_sec && st.st_mtim.tv_nsec == r->conf_time.tv_nsec)
         return 0;
     const int fd = kvc_below_open(r->fd, KVC_CONF_NAME, O_RDONLY, 0, &st);
