@@ -100,10 +100,14 @@ static int note_bad(struct verifying *v, const struct kvc_object *o, struct kvc_
     return 0;
 }
 
-/* Says whether no object of the tier can be judged now: it is down, or there is no memory. */
+/* Says whether no object of the tier can be judged now: it is down, it is left alone at present, as
+ * other calls failed, or there is no memory. */
 static int ends(const struct verifying *v, int unread, const struct kvc_error *why) {
-    const int down = unread && v->s->tier[v->tier].ops->remote;
-    return why->code == KVC_ERR_MEMORY || (down && why->severity == KVC_SEVERITY_RETRY);
+    struct kvc_store_tier *t = &v->s->tier[v->tier];
+    char text[KVC_BREAKER_TEXT];
+    if (why->code == KVC_ERR_MEMORY) return 1;
+    return unread && why->severity == KVC_SEVERITY_RETRY &&
+           (t->ops->remote || kvc_breaker_is_open(&t->breaker, text));
 }
 
 /* Says whether an object is bad, and not what reads it: a process short of files, or a server, may

@@ -232,6 +232,10 @@ static void verify_in_trouble(void **state) {
     assert_int_equal(e.code, KVC_ERR_MEMORY);
     assert_int_equal(v.objects, 0);
     directory->ops = own;
+    kvc_breaker_note(&s->tier[0].breaker, 3, "late");
+    assert_int_equal(kvc_store_verify(s, &o, &v, &e), -1);
+    assert_true(v.bad == 0 && v.objects == 0);
+    kvc_breaker_note(&s->tier[0].breaker, 0, NULL);
     assert_int_equal(kvc_store_verify(s, &o, &v, &e), 0);
     assert_int_equal(v.objects, 3);
     assert_int_equal(v.bad, 0);
