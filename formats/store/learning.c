@@ -16,12 +16,13 @@
 
 /* --- opening --- */
 
-/* Returns 1 for a cache that lost nothing: other values would teach their loss. */
-static int is_lossless(const struct kvc_file *f) {
+/* Refuses a cache that lost something: its values would teach their loss. */
+static int check_lossless(const struct kvc_file *f, struct kvc_error *e) {
     struct kvc_namespace_facts facts = {.size = sizeof facts};
-    char *text = kvc_namespace_of(f, NULL, &facts, NULL);
+    char *text = kvc_namespace_of(f, NULL, &facts, e);
     free(text);
-    return text && strcmp(facts.fidelity, "lossless") == 0;
+    if (!text || strcmp(facts.fidelity, "lossless") == 0) return text ? 0 : -1;
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "it has lost values already");
 }
 
 /* Has a namespace learn for caches like f, if its recipe takes a profile and has none. */
@@ -31,8 +32,8 @@ static int prepare(struct kvc_store_namespace *ns, const struct kvc_file *f,
     struct kvc_file_facts facts = {.size = sizeof facts};
     if (!o->recipe || o->profile || o->no_learning) return 0;
     if (kvc_recipe_describe(o->recipe, &recipe, e)) return -1;
-    if (!recipe.lossy || !recipe.profiled || !is_lossless(f) || kvc_file_describe(f, &facts) ||
-        facts.heads_unknown)
+    if (!recipe.lossy || !recipe.profiled || check_lossless(f, NULL) ||
+        kvc_file_describe(f, &facts) || facts.heads_unknown)
         return 0;
     struct kvc_learn *x = ns->learn = calloc(1, sizeof *x);
     if (!x) return kvc_fail_memory(e, "what a store learns");
@@ -204,8 +205,7 @@ static struct kvc_file *open_bytes(const struct learning *l, const struct kvc_ob
     int status = f ? kvc_file_check_hashes(f, e) : -1;
     if (!status) status = kvc_file_check_prefix(f, e);
     if (!status) status = kvc_chunk_check_namespace(ns, f, e);
-    if (!status && !is_lossless(f))
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "it has lost values already");
+    if (!status) status = check_lossless(f, e);
     open.shared_model = model;
     struct kvc_file *known = status || !model
                                  ? NULL
