@@ -50,11 +50,35 @@ static const char *const gguf_none[] = {"arwkv7",      "bloom",          "glm5-n
                                         "rwkv6qwen2",  "rwkv7",          "starcoder", NULL};
 
 /* transformers rotates halves everywhere but in these, by config.json's model_type
- * (transformers 5.23) or by the GGUF architecture of the same model. */
-static const char *const transformers_interleaved[] = {
-    "chatglm",   "codegen",  "cohere",       "cohere2",      "cohere2_moe", "cohere2moe",
-    "command-r", "ernie4_5", "ernie4_5-moe", "ernie4_5_moe", "glm",         "glm4",
-    "gptj",      "helium",   "llama4",       "llama4_text",  NULL};
+ * (transformers 5.24) or by the GGUF architecture of the same model; and nothing in the second
+ * list. facts.py repeats both (test_facts.py compares). */
+static const char *const transformers_interleaved[] = {"chatglm",
+                                                       "codegen",
+                                                       "cohere",
+                                                       "cohere2",
+                                                       "cohere2_moe",
+                                                       "cohere2moe",
+                                                       "command-r",
+                                                       "ernie4_5",
+                                                       "ernie4_5-moe",
+                                                       "ernie4_5_moe",
+                                                       "ernie4_5_vl_moe",
+                                                       "ernie4_5_vl_moe_text",
+                                                       "glm",
+                                                       "glm4",
+                                                       "glm4v",
+                                                       "glm4v_text",
+                                                       "glm_ocr",
+                                                       "glm_ocr_text",
+                                                       "gptj",
+                                                       "helium",
+                                                       "llama4",
+                                                       "llama4_text",
+                                                       "moonshine",
+                                                       "roformer",
+                                                       NULL};
+static const char *const transformers_none[] = {"biogpt",     "ctrl", "gpt_bigcode", "gpt_neo",
+                                                "openai-gpt", "opt",  "xglm",        NULL};
 
 static int listed(const char *const *list, const char *name) {
     for (; name && *list; list++)
@@ -71,7 +95,7 @@ enum kvc_pairing kvc_pairing_of_gguf_arch(const char *arch) {
 
 enum kvc_pairing kvc_pairing_of_transformers(const char *arch) {
     if (listed(transformers_interleaved, arch)) return KVC_PAIRING_INTERLEAVED;
-    if (listed(gguf_none, arch)) return KVC_PAIRING_NONE;
+    if (listed(gguf_none, arch) || listed(transformers_none, arch)) return KVC_PAIRING_NONE;
     return KVC_PAIRING_HALVES;
 }
 

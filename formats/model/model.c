@@ -254,6 +254,7 @@ static void config_rope_facts(const struct config *c, struct kvc_model *m) {
     /* the language model's own */
     const char *text = json_string_value(json_object_get(c->text, "model_type"));
     m->pairing = kvc_pairing_of_transformers(text ? text : m->arch);
+    if (json_is_true(config_get(c, NAMES("alibi")))) m->pairing = KVC_PAIRING_NONE; /* falcon */
     if (m->pairing == KVC_PAIRING_NONE) return;
     json_t *rope = config_rope(c);
     m->rope_theta = config_number(c, rope, "rope_theta");
@@ -332,6 +333,7 @@ static void config_facts(const struct config *c, struct kvc_model *m) {
         m->window = config_count(c, NAMES("sliding_window"));
     config_windows(c, m);
     config_rope_facts(c, m);
+    if (m->latent) m->pairing = KVC_PAIRING_UNKNOWN; /* transformers keeps latents as K */
 }
 
 static int read_config(const struct kvc_model_files *files, struct kvc_model *m,

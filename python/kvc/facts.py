@@ -37,6 +37,47 @@ def rope_facts(pairing: Optional[str] = None) -> Dict[str, Any]:
     return {"rope.k": "post", "rope.pairing": pairing or "halves", **assumed}
 
 
+# transformers rotates halves but in the first list, by model_type or the GGUF architecture, and nothing in the second. These are the lists
+# of formats/cache/rope_names.c
+_INTERLEAVED = ("chatglm", "codegen", "cohere", "cohere2", "cohere2_moe", "cohere2moe", "command-r", "ernie4_5", "ernie4_5-moe",
+                "ernie4_5_moe", "ernie4_5_vl_moe", "ernie4_5_vl_moe_text", "glm", "glm4", "glm4v", "glm4v_text", "glm_ocr", "glm_ocr_text",
+                "gptj", "helium", "llama4", "llama4_text", "moonshine", "roformer")
+_UNROTATED = ("arwkv7", "biogpt", "bloom", "ctrl", "glm5-next", "gpt2", "gpt_bigcode", "gpt_neo", "jais", "jamba", "kimi-k3", "kimi-linear",
+              "mamba", "mamba2", "mpt", "nemotron_h", "nemotron_h_moe", "openai-gpt", "opt", "refact", "rwkv6", "rwkv6qwen2", "rwkv7",
+              "starcoder", "xglm")
+
+
+def pairing_of_architecture(name: Any) -> str:
+    """Returns the pairing in which transformers keeps K of an architecture."""
+    return "interleaved" if name in _INTERLEAVED else "none" if name in _UNROTATED else "halves"
+
+
+def _is_latent(config: Any) -> bool:
+    return isinstance(_told(config, "kv_lora_rank"), int)
+
+
+def pairing_of(config: Any) -> str:
+    """Returns the pairing in which transformers and vLLM keep K of a model. Of latent attention, transformers keeps latents as K since 5.19,
+    which do not rotate; before, K of which only the last channels do, which no other engine has."""
+    if _is_latent(config) or _told(config, "alibi") is True:
+        return "none"
+    return pairing_of_architecture(_told(config, "model_type"))
+
+
+def _rotated(config: Any, rope: Mapping[str, Any]) -> Optional[int]:
+    """Returns how many channels RoPE rotates. None: all of a head, or it is unknown."""
+    kind = rope.get("rope_type", rope.get("type"))
+    channels, part = _told(config, "rotary_dim"), rope.get("partial_rotary_factor", _told(config, "partial_rotary_factor"))
+    if isinstance(channels, int):
+        return channels
+    head, hidden, heads = (_told(config, name) for name in ("head_dim", "hidden_size", "num_attention_heads"))
+    if not isinstance(head, int) and isinstance(hidden, int) and isinstance(heads, int) and heads:
+        head = hidden // heads
+    if not isinstance(part, (int, float)) or not 0 < part < 1 or not isinstance(head, int) or kind not in (None, *CHOICES["rope.type"]):
+        return None
+    return int(head * part)
+
+
 _SCALING = ("rope_type", "type", "factor", "original_max_position_embeddings", "mrope_section", "mrope_interleaved", "rope_theta",
             "partial_rotary_factor")
 
@@ -67,19 +108,23 @@ def facts_of(model: Any) -> Dict[str, Any]:
     config = config_of(model)
     rope = _told(config, "rope_parameters")
     rope = rope if isinstance(rope, Mapping) else {}
-    scaling = _scaling(rope)
-    if any(isinstance(value, Mapping) for value in rope.values()):
+    scaling, latent, pairing = _scaling(rope), _is_latent(config), pairing_of(config)
+    kinds = any(isinstance(value, Mapping) for value in rope.values())
+    if kinds:
         rope = {}  # layers of several kinds: no one value is true for all
     facts = {
         "model.name": _told(config, "_name_or_path") or _told(getattr(model, "config", model), "_name_or_path"),
         "model.architecture": _told(config, "model_type"),
         "model.layers": _told(config, "num_hidden_layers"),
         "model.heads": _told(config, "num_attention_heads"),
-        "model.kv-heads": _told(config, "num_key_value_heads"),
-        "model.head-dim": _told(config, "head_dim"),
+        # the cache of latents has others
+        "model.kv-heads": None if latent else _told(config, "num_key_value_heads"),
+        "model.head-dim": None if latent else _told(config, "head_dim"),
         "rope.theta": rope.get("rope_theta"),
+        "rope.dim": None if kinds or pairing == "none" else _rotated(config, rope),
         **scaling,
         **rope_facts(),
+        "rope.pairing": pairing,
     }
     return {key: value for key, value in facts.items() if isinstance(value, (str, int, float, tuple)) and value not in ("", ())}
 

@@ -14,7 +14,7 @@ from . import arrays, checks, devices, file
 from ._lib import ranges
 from .arrays import Key, Plane
 from .errors import Code, Error, kind_of
-from .facts import config_of, facts_of, fingerprint_of, rope_facts
+from .facts import config_of, facts_of, fingerprint_of, pairing_of, pairing_of_architecture, rope_facts
 from .file import File
 from .handle import Unique
 from .options import OpenOptions, PackOptions, Path, Unpack, check_names
@@ -209,8 +209,7 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: An
             raise Error(Code.USAGE, "the file has layers with a sliding window; name the model's configuration with config=")
         else:
             windows = [0] * (1 + max((t.layer for t in f.tensors if t.role in "KV"), default=-1))
-        # models of transformers rotate halves; what save() wrote is as the model needs it
-        pairing = None if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none" else rope_facts()["rope.pairing"]
+        pairing = _pairing(f, config)
         cache = _new_cache(windows)
         _take(f, cache, windows, end=end, dtype=rounded, pairing=pairing, threads=threads, device=device)
         return cache
@@ -247,6 +246,14 @@ def _check_layers(f: File, windows: Sequence[int]) -> None:
     first = min((f.position(t.index, 0) for t in live), default=0)
     if first:
         raise Error(Code.UNSUPPORTED, f"the file begins at position {first}, and a model goes on from all tokens before; {other}")
+
+def _pairing(f: File, config: Any) -> Optional[str]:
+    """Returns the pairing that a model needs. None: that of the file, as of those that save() wrote."""
+    if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none":
+        return None
+    pairing = pairing_of_architecture(f.meta.get("model.architecture")) if config is None else pairing_of(_config(config))
+    return None if pairing == "none" else pairing
+
 
 
 # --- prefixes ---

@@ -1,12 +1,13 @@
 """What a model's configuration tells of its caches: what it does not tell, or not of all layers, is left out. Without torch."""
 
+import re
 import unittest
 from types import SimpleNamespace as Config
 
-from common import Case
+from common import ROOT, Case
 
 import kvc
-from kvc.facts import config_of, facts_of
+from kvc.facts import config_of, facts_of, pairing_of_architecture
 
 ROPE = {"rope.k": "post", "rope.pairing": "halves", "rope.pairing-assumed": True}
 
@@ -57,6 +58,31 @@ class TestFacts(Case):
             **ROPE, "rope.scaling": '{"full_attention":{"rope_theta":1000000.0},"sliding_attention":{"rope_theta":10000.0}}'})
         self.assertEqual(facts_of(Config(rope_parameters=None, _name_or_path="")), ROPE)
         self.assertEqual(facts_of(Config()), ROPE)
+
+    def test_pairing(self):
+        """K of some models is paired otherwise, or does not rotate: as libkvc has it."""
+        text = (ROOT / "formats/cache/rope_names.c").read_text()
+        lists = {name: re.findall('"([^"]+)"', body) for name, body in re.findall(r"(\w+)\[\] = \{(.*?)\}", text, re.S)}
+        pairs = lists["transformers_interleaved"]
+        for name in {"llama", *(name for names in lists.values() for name in names)}:
+            none = name in lists["gguf_none"] + lists["transformers_none"]
+            due = "interleaved" if name in pairs else "none" if none else "halves"
+            self.assertEqual(pairing_of_architecture(name), due, name)
+        for more, due in ((dict(model_type="cohere"), "interleaved"), (dict(model_type="opt"), "none"), (dict(alibi=True), "none"),
+                          (dict(alibi=False), "halves"), (dict(model_type="deepseek_v3", kv_lora_rank=32), "none")):
+            self.assertEqual(facts_of(Config(**more))["rope.pairing"], due, more)
+        latent = facts_of(Config(kv_lora_rank=32, num_key_value_heads=4, head_dim=8, rope_parameters={"rope_theta": 1e4}))
+        self.assertEqual({"model.kv-heads", "model.head-dim", "rope.dim"} & set(latent), set())
+
+    def test_rotated_channels(self):
+        """Channels that RoPE rotates, where they are not all of a head."""
+        part = {"rope_theta": 1e4, "partial_rotary_factor": 0.5}
+        for more, due in ((dict(head_dim=16, rope_parameters=part), 8), (dict(hidden_size=64, num_attention_heads=4, rope_parameters=part), 8),
+                          (dict(head_dim=16, partial_rotary_factor=0.25, rope_parameters={"rope_theta": 1e4}), 4), (dict(rotary_dim=6), 6),
+                          (dict(head_dim=16, rope_parameters={**part, "rope_type": "proportional"}), None), (dict(head_dim=None), None),
+                          (dict(head_dim=16, rope_parameters={**part, "partial_rotary_factor": 1.0}), None),
+                          (dict(rope_parameters=part), None)):
+            self.assertEqual(facts_of(Config(**more)).get("rope.dim"), due, more)
 
     def test_text_models(self):
         """The text model of several, and the name that the whole has."""

@@ -116,6 +116,24 @@ class TestFiles(Case):
             ids = prompt(100)
             self.assertTrue(torch.equal(generate(model, ids, cut).sequences, generate(model, ids).sequences))
 
+    def test_pairing(self):
+        """K of models that pair channels otherwise, or rotate some of them, comes back as it was out of another format, and facts say so."""
+        for name, more, due in (("Cohere", {}, ("interleaved", None)), ("Glm4", {}, ("interleaved", "8")),
+                                ("GPTNeoX", dict(rotary_pct=0.25), ("halves", "4")), ("Bloom", dict(n_head=4), ("none", None))):
+            torch.manual_seed(0)
+            kind = getattr(transformers, name + "ForCausalLM")
+            known = set(getattr(kind.config_class, "__dataclass_fields__", ())) | set(kind.config_class.attribute_map)
+            model = kind(kind.config_class(**{key: value for key, value in sizes().items() if key in known}, num_hidden_layers=2,
+                                           **more)).eval()
+            path, cache = self.goes_on(model, 50, 60), cache_of(model, prompt(60)[:, :50])
+            with kvc.open(path) as f:
+                self.assertEqual((f.meta["rope.pairing"], f.meta.get("rope.dim")), due)
+                f.unpack(self.path("other.safetensors"), "safetensors", lossy_metadata=True)
+            for config in (None, model):
+                again = kvc.load(self.path("other.safetensors"), config=config)
+                for a, b in zip(cache.layers, again.layers):
+                    self.assertTrue(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values))
+
     def save_again(self, path, model, more):
         """Loads a file, goes on with more tokens, and saves it with the file as its base. Returns the cache, the rows that were loaded, and
         the new file."""

@@ -389,6 +389,10 @@ static void test_config(void **state) {
                 &m);
     assert_string_equal(m.arch, "cohere2_vision");
     assert_int_equal(m.pairing, KVC_PAIRING_INTERLEAVED);
+    read_config("{\"model_type\":\"falcon\",\"alibi\":true}", &m);
+    assert_int_equal(m.pairing, KVC_PAIRING_NONE);
+    read_config("{\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":32}", &m);
+    assert_int_equal(m.pairing, KVC_PAIRING_UNKNOWN);
     read_config(
         "{\"model_type\":\"x\",\"num_hidden_layers\":-3,\"num_attention_heads\":99999999999999,"
         "\"hidden_size\":[],\"rope_scaling\":7,\"head_dim\":\"a\",\"rope_theta\":-1}",
@@ -486,6 +490,8 @@ static void test_pairing(void **state) {
     assert_int_equal(kvc_pairing_of_transformers("llama"), KVC_PAIRING_HALVES);
     assert_int_equal(kvc_pairing_of_transformers("cohere2"), KVC_PAIRING_INTERLEAVED);
     assert_int_equal(kvc_pairing_of_transformers("gpt2"), KVC_PAIRING_NONE);
+    assert_int_equal(kvc_pairing_of_transformers("opt"), KVC_PAIRING_NONE);
+    assert_int_equal(kvc_pairing_of_transformers("glm4v_text"), KVC_PAIRING_INTERLEAVED);
 }
 
 /* ---- matching ---- */
