@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
+import transformers
 from transformers import PretrainedConfig, cache_utils
 
 from . import arrays, checks, devices, file
@@ -21,6 +22,15 @@ from .options import OpenOptions, PackOptions, Path, Unpack, check_names
 from .pack import open_planes
 from .store import Extra, Hit, Namespace, Store
 
+
+def check_version(version: str) -> None:
+    """Refuses a transformers whose caches are others."""
+    if int(version.split(".")[0]) < 5:
+        raise Error(Code.UNSUPPORTED, f"transformers {version} is not supported: 5.0 and later are. kvc.pack() takes a (K, V) for each layer "
+                                      "of any, as to_legacy_cache() returns them, and kvc.open(path).arrays(torch=True) returns them")
+
+
+check_version(transformers.__version__)
 _WINDOWS = "x-transformers.windows"  # metadata key: the window of each layer in tokens; 0: full attention, -1: no cache
 
 
@@ -288,7 +298,9 @@ class Prefix(Unique):
             raise TypeError(f"kvc.Prefix takes a kvc.Store first, and not {kind_of(store)}: kvc.Prefix({made}, model)")
         if not hasattr(model, "named_parameters") or not hasattr(model, "config"):
             raise TypeError(f"kvc.Prefix needs a model of transformers, with its parameters, and not {kind_of(model)}")
-        self.model, self.keep_windows = model, keep_windows
+        self.model = model
+        # before 5.15 transformers has no layers that do
+        self.keep_windows = keep_windows and hasattr(cache_utils.DynamicSlidingWindowLayer, "activate_past_recording")
         self._hit: Optional[Hit] = None
         self.loaded, self.decoded = 0, ""
         self._facts = {**facts_of(model), **self._identity(model, weights), **(facts or {})}

@@ -80,7 +80,12 @@ def _is_opened(source: Any) -> bool:
 
 
 def _is_transformers(cache: Any) -> bool:
-    return hasattr(cache, "layers") and not isinstance(cache, Mapping)
+    """Says whether a cache is for hf.py. A DynamicCache of early versions, which is none of `layers`, is a (K, V) for each layer; other caches
+    of those, as quantised ones, count as such by a part of their tokens."""
+    if isinstance(cache, Mapping):
+        return False
+    early = type(cache).__name__ != "DynamicCache" and any(c.__module__ == "transformers.cache_utils" for c in type(cache).__mro__)
+    return hasattr(cache, "layers") or early
 
 
 def _refuse(what: str, **given: Any) -> None:

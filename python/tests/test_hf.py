@@ -15,6 +15,8 @@ try:
     import transformers
     from transformers import DynamicCache
 
+    from kvc import hf
+
     MISSING = "" if int(transformers.__version__.split(".")[0]) >= 5 else "transformers is older than 5"
 except ImportError as problem:
     MISSING = f"transformers is not tested: {problem}"
@@ -133,6 +135,19 @@ class TestFiles(Case):
                 again = kvc.load(self.path("other.safetensors"), config=config)
                 for a, b in zip(cache.layers, again.layers):
                     self.assertTrue(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values))
+
+    def test_versions(self):
+        """Caches of a transformers that is too old are refused, if not those that are a (K, V) for each layer."""
+        hf.check_version("5.0.0")
+        self.fails(kvc.Code.UNSUPPORTED, "transformers 4.57.3 is not supported: 5.0 and later are", hf.check_version, "4.57.3")
+        pairs = [(torch.ones(1, 2, 5, 16),) * 2] * 2
+        for name in ("QuantizedCache", "DynamicCache"):  # of the first only what is not quantised yet
+            early = type(name, (list,), {"__module__": "transformers.cache_utils"})(pairs)
+            if name == "DynamicCache":
+                with kvc.open_arrays(early) as f:
+                    self.assertEqual(len(f), 4)
+            else:
+                self.fails(kvc.Code.UNSUPPORTED, "QuantizedCache", kvc.pack, early)
 
     def save_again(self, path, model, more):
         """Loads a file, goes on with more tokens, and saves it with the file as its base. Returns the cache, the rows that were loaded, and
