@@ -55,13 +55,35 @@ def _sums(tensor: Any) -> List[int]:
     return [x % 2**64 for x in sums]
 
 
+# what a configuration says that changes no K and V
+_IDLE = {"_name_or_path", "architectures", "attn_implementation", "_attn_implementation", "bos_token_id", "chunk_size_feed_forward", "dtype",
+         "eos_token_id", "finetuning_task", "id2label", "initializer_range", "label2id", "output_attentions", "output_hidden_states",
+         "pad_token_id", "problem_type", "return_dict", "torch_dtype", "transformers_version", "use_cache"}
+_ADAPTER = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling")  # attributes of peft's layers
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value of a configuration without what changes no K and V."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items() if key not in _IDLE}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return sorted(map(str, value)) if isinstance(value, (set, frozenset)) else value
+
+
+def _adapters(model: Any) -> List[Any]:
+    """Returns which adapters are in use, and how strongly: parameters do not tell."""
+    return [[name, {key: _plain(own[key]) for key in _ADAPTER if key in own}]
+            for name, own in ((name, vars(module)) for name, module in model.named_modules()) if "_active_adapter" in own]
+
+
 def _digest(model: Any) -> str:
-    """Returns a digest of all parameters and buffers, as they are in memory, and of RoPE: of other weights or adapters it is another.
+    """Returns a digest of all parameters and buffers, as they are in memory, of the configuration, and of the adapters in use.
 
     Buffers of RoPE whose angles depend on a length are of the last prompt; "rope.source" tells which are equal."""
-    rope = json.dumps(getattr(config_of(model), "rope_parameters", None), sort_keys=True, default=str)
-    by_length = '"dynamic"' in rope or '"longrope"' in rope
-    h = hashlib.sha256(f"{type(model).__name__} {rope}".encode())
+    about = json.dumps([type(model).__name__, _plain(model.config.to_dict()), _adapters(model)], sort_keys=True, default=str)
+    by_length = '"dynamic"' in about or '"longrope"' in about
+    h = hashlib.sha256(about.encode())
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if by_length and name.endswith("inv_freq"):
             continue
@@ -225,6 +247,14 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: An
         return cache
 
 
+def _pairing(f: File, config: Any) -> Optional[str]:
+    """Returns the pairing that a model needs. None: that of the file, as of those that save() wrote."""
+    if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none":
+        return None
+    pairing = pairing_of_architecture(f.meta.get("model.architecture")) if config is None else pairing_of(_config(config))
+    return None if pairing == "none" else pairing
+
+
 def _take(f: File, cache: Any, windows: Sequence[int], *, end: Optional[int] = None, **options: Any) -> int:
     """Decodes a file into the layers of a new cache, positions [0, end). Returns the number of its tokens."""
     _check_layers(f, windows)
@@ -257,14 +287,6 @@ def _check_layers(f: File, windows: Sequence[int]) -> None:
     if first:
         raise Error(Code.UNSUPPORTED, f"the file begins at position {first}, and a model goes on from all tokens before; {other}")
 
-def _pairing(f: File, config: Any) -> Optional[str]:
-    """Returns the pairing that a model needs. None: that of the file, as of those that save() wrote."""
-    if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none":
-        return None
-    pairing = pairing_of_architecture(f.meta.get("model.architecture")) if config is None else pairing_of(_config(config))
-    return None if pairing == "none" else pairing
-
-
 
 # --- prefixes ---
 
@@ -277,9 +299,9 @@ class Prefix(Unique):
             out = model.generate(ids, past_key_values=prefix.get(ids), return_dict_in_generate=True)
             prefix.put(out.past_key_values, out.sequences)
 
-    The model is told apart by a digest of its parameters in memory, or by its `weights` file or folder, as all programs of kvc do. Make
-    a new Prefix after a change of weights or adapters. `recipe`, `profile`, `chunk` and `tenant_file` are those of Store.namespace(),
-    where `weights` also serve to learn a profile.
+    The model is told apart by a digest of its parameters in memory, its configuration and the adapters in use, or by its `weights` file or
+    folder, as all programs of kvc do. Make a new Prefix after a change of weights or adapters. `recipe`, `profile`, `chunk` and
+    `tenant_file` are those of Store.namespace(), where `weights` also serve to learn a profile.
 
     Layers with a sliding window keep all tokens in memory while the cache of get() is used, so that prompts which begin alike share chunks.
     Without `keep_windows` they keep their window, and a cache longer than that is stored as a whole: for prompts that go on from its end.
@@ -305,6 +327,9 @@ class Prefix(Unique):
         self.loaded, self.decoded = 0, ""
         self._facts = {**facts_of(model), **self._identity(model, weights), **(facts or {})}
         cache = self._probe()
+        if _length(cache) != 1:  # as of prompt tuning
+            raise Error(Code.UNSUPPORTED, f"the model's cache has {_length(cache)} tokens after one was computed: which are those of a "
+                                          "prompt is unknown")
         self._windows = _windows(cache)
         self._shapes = {key: (p.dtype, p.heads, p.dim) for key, p in _planes(cache).items()}
         self._device = self._only_device(cache)
@@ -330,7 +355,8 @@ class Prefix(Unique):
     def _identity(model: Any, weights: Optional[Path]) -> Dict[str, str]:
         if weights is None:
             return {"model.name": f"{type(model).__name__} {_digest(model)}"}
-        return fingerprint_of(weights)
+        # files of weights do not tell adapters
+        return {**fingerprint_of(weights), **({"model.adapters": _digest(model)} if _adapters(model) else {})}
 
     @staticmethod
     def _only_device(cache: Any) -> Optional[int]:

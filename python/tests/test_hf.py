@@ -388,12 +388,28 @@ class TestPrefix(Case):
         def buffer(model):
             model.scales[5] = 2
 
+        def norm(model):
+            model.config.rms_norm_eps = 0.5
+
+        def adapter(model):
+            model.model.layers[0].mlp._active_adapter = ["b"]
+
+        def strength(model):
+            model.model.layers[0].mlp.scaling["a"] = 0.25
+
+        def off(model):
+            model.model.layers[0].mlp._disable_adapters = True
+
         def rope(model):
             model.config.rope_parameters["full_attention"].update(rope_type="linear", factor=8.0)
 
         quantised = llama()
         quantised.register_buffer("scales", torch.ones(7))
-        for model, change in ((llama(), weight), (llama(), order), (quantised, buffer), (gemma(), rope)):
+        for model, change in ((llama(), weight), (llama(), order), (quantised, buffer), (gemma(), rope), (llama(), norm)):
+            names(model, change)
+        for change in (adapter, strength, off):
+            model = llama()
+            vars(model.model.layers[0].mlp).update(_active_adapter=["a"], _disable_adapters=False, scaling={"a": 2.0})  # as peft's layers
             names(model, change)
         store, prefix = self.open(llama())
         self.assertEqual(prefix.namespace.name, kvc.Prefix(store, llama(), chunk=CHUNK).namespace.name)
@@ -519,6 +535,25 @@ class TestPrefix(Case):
         self.assertEqual(prefix.put(cache_of(model, ids), ids, wait=True), CHUNK)
         again = transformers.LlamaForCausalLM.from_pretrained(self.path("model"))
         self.assertEqual(kvc.Prefix(store, again, weights=self.path("model"), chunk=CHUNK).get(ids).get_seq_length(), CHUNK)
+
+    def test_adapters_beside_weights(self):
+        """Files of weights do not tell which adapters a model has."""
+        model, ids = llama(), prompt(300)
+        model.save_pretrained(self.path("model"))
+        store, prefix = self.open(model, weights=self.path("model"))
+        prefix.put(cache_of(model, ids), ids, wait=True)
+        vars(model.model.layers[0].mlp).update(_active_adapter=["a"], _disable_adapters=False, scaling={"a": 2.0})
+        self.assertEqual(kvc.Prefix(store, model, weights=self.path("model"), chunk=CHUNK).get(ids).get_seq_length(), 0)
+
+    def test_tokens_of_the_model(self):
+        """A model that puts tokens of its own before a prompt, as by prompt tuning: rows are not those of the ids."""
+        class Tuned(transformers.LlamaForCausalLM):
+            def forward(self, input_ids=None, **options):
+                return super().forward(input_ids=torch.cat([input_ids[:, :1], input_ids], dim=1), **options)
+
+        model = Tuned(llama().config).eval()
+        with kvc.Store(f"dir:{self.path('store')}") as store:
+            self.fails(kvc.Code.UNSUPPORTED, "the model's cache has 2 tokens after one", kvc.Prefix, store, model)
 
     def test_extras(self):
         model, ids, image = llama(), prompt(300), [(5, 1, bytes(16))]
