@@ -105,8 +105,9 @@ BUDGET = {
     # pairs and counts of hostile profiles; caches of other models than the weights
     "formats/model": 9890,
     "formats/compare": 3130,  # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's
-    # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes; packing with a base; layers and tensors that are alike, sorted
-    "formats/container": 7775,
+    # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes; packing with a base; layers and tensors that are alike, sorted;
+    # scores of a coder of another layer, and merged layers without a profile
+    "formats/container": 7800,
     "formats/file": 2450,  # lists of token ids and files of some tokens each, which were the tools'; when queries are estimated
     "formats/device": 3440,
     "formats/device/cuda": 500,
