@@ -27,16 +27,18 @@ int cli_folder_exists(const char *path) {
 
 int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e) {
     struct stat st;
-    const char *slash = strrchr(path, '/');
-    const size_t n = strlen(path), dir = slash ? (size_t)(slash + 1 - path) : 0;
+    size_t n = strlen(path), dir;
+    while (n > 1 && path[n - 1] == '/') n--; /* "again/" */
+    for (dir = n; dir && path[dir - 1] != '/';) dir--;
     memset(o, 0, sizeof *o);
     if (lstat(path, &st) == 0)
         return cli_usage_error(e, "%s exists already: a folder of files replaces nothing", path);
-    o->path = strdup(path);
+    o->path = strndup(path, n);
     o->temporary = malloc(n + sizeof "..XXXXXX");
     int status = o->path && o->temporary ? 0 : cli_no_memory(e, "a path");
     if (!status) {
-        snprintf(o->temporary, n + sizeof "..XXXXXX", "%.*s.%s.XXXXXX", (int)dir, path, path + dir);
+        snprintf(o->temporary, n + sizeof "..XXXXXX", "%.*s.%s.XXXXXX", (int)dir, path,
+                 o->path + dir);
         o->made = mkdtemp(o->temporary) != NULL;
         if (!o->made)
             status = cli_io_error(e, "%s: cannot create the folder: %s", path, strerror(errno));
