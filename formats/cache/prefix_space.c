@@ -297,8 +297,8 @@ int kvc_prefix_space_check_rope(const struct kvc_meta *meta, struct kvc_error *e
     return kvc_fail(
         e, KVC_ERR_UNSUPPORTED,
         "RoPE of type %s has other angles by a length that the engine was set to, or had "
-        "reached, which the cache does not tell: give rope.source, a name for the caches "
-        "of one such length",
+        "reached, which the cache does not tell: give the fact rope.source, a name for "
+        "the caches of one such length",
         kvc_meta_text(meta, KVC_KEY_ROPE_TYPE, ""));
 }
 

@@ -194,7 +194,7 @@ static int check_rows(const struct kvc_gradients_pass *p, const struct kvc_gradi
                         sqrt(apart / fmax(all, 1e-30)),
                         same ? "are they a fine-tune, or another quantisation, of those that "
                                "made it"
-                             : "is it the right model");
+                             : "is it the right model, and its RoPE");
     }
     return 0;
 }
