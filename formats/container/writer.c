@@ -218,7 +218,8 @@ static int write_blocks(struct writer *w, struct kvc_error *e) {
     return kvc_parallel(&job, kvc_cache_threads(w->cache, w->options.threads), e);
 }
 
-/* Notes whether rows are coded with the options' profile, which must be of the cache's model. */
+/* Notes whether rows are coded with the options' profile, which must be of the cache's model, where
+ * a stage takes it at all. */
 static int check_profile(struct writer *w, struct kvc_error *e) {
     const struct kvc_profile *p = w->options.profile;
     unsigned use = 0;
@@ -226,7 +227,7 @@ static int check_profile(struct writer *w, struct kvc_error *e) {
     for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
         use |= kvc_pipeline_profile_need(&w->plan.pipeline[i], kvc_profile_predicts(p));
     w->report.uses_profile = (use & KVC_PROFILE_DECODES) != 0;
-    return kvc_profile_fits(p, w->cache, e) ? kvc_error_prefix(e, "profile") : 0;
+    return use && kvc_profile_fits(p, w->cache, e) ? kvc_error_prefix(e, "profile") : 0;
 }
 
 /* Leaves the source's private bytes out together with the token ids, because they hold the ids as
