@@ -47,8 +47,8 @@ struct prompt {
     /* of its chunks, and of a cache that cannot be cut, with number `chunks`; sorted by key */
     struct kvc_listed *name;
     struct kvc_list own, others;
-    int cancelled;
-    uint64_t read, total; /* bytes of others */
+    int cancelled, is_short; /* of memory */
+    uint64_t read, total;    /* bytes of others */
 };
 
 static int from_last(const void *a, const void *b) {
@@ -99,9 +99,11 @@ static void note_parent(struct prompt *p, const struct kvc_object *o, const void
     const struct kvc_open_options open = {.size = sizeof open,
                                           .format = "kvc",
                                           .profile_folders = ""}; /* no rows are read */
-    struct kvc_file *f = kvc_chunk_signature(p->ns->store, o, data, &size, NULL)
+    struct kvc_error why = {.code = KVC_OK};
+    struct kvc_file *f = kvc_chunk_signature(p->ns->store, o, data, &size, &why)
                              ? NULL
-                             : kvc_file_open_memory(data, size, &open, NULL);
+                             : kvc_file_open_memory(data, size, &open, &why);
+    p->is_short |= !f && why.code == KVC_ERR_MEMORY;
     if (!f) return; /* a damaged or forged chunk is nobody's */
     struct kvc_prefix_info prefix = {.size = sizeof prefix};
     kvc_file_prefix(f, &prefix);
@@ -158,31 +160,36 @@ static int read_others(struct prompt *p, struct kvc_error *e) {
             if (!n || (n < AT_ONCE && i + 1 < p->others.n)) continue;
             if (l->ops->get(l, o, n, kvc_now() + REMOVING, drop_take, &r, e)) return -1;
             if (p->cancelled) return kvc_fail(e, KVC_ERR_IO, "cancelled by the caller");
+            if (p->is_short) return kvc_fail_memory(e, "a chunk");
             n = 0;
         }
     }
     return 0;
 }
 
-/* Returns 1 if an object that cannot be cut holds tokens of the prompt, and no others. */
-static int is_of_prompt(const struct prompt *p, const struct kvc_listed *x) {
+/* Returns 1 if an object that cannot be cut holds tokens of the prompt, and no others; -1: it
+ * cannot be read at present. */
+static int is_of_prompt(const struct prompt *p, const struct kvc_listed *x, struct kvc_error *e) {
     const struct kvc_chunk chunk = {.ns = p->ns,
                                     .i = (size_t)(p->n / KVC_PREFIX_TOKENS),
                                     .tokens = p->tokens,
                                     .keys = p->keys,
                                     .whole = p->n};
+    struct kvc_error why = {.code = KVC_OK};
     struct kvc_bytes *bytes = kvc_store_read_tier(p->ns->store, x->tier, &x->object,
-                                                  kvc_now() + REMOVING, NULL);
+                                                  kvc_now() + REMOVING, &why);
     size_t size = bytes ? bytes->size : 0;
-    struct kvc_file *f = bytes ? kvc_chunk_open(&chunk, bytes->data, &size, 0, NULL) : NULL;
+    struct kvc_file *f = bytes ? kvc_chunk_open(&chunk, bytes->data, &size, 0, &why) : NULL;
     const int is = f != NULL;
     kvc_file_close(f);
     kvc_bytes_release(bytes);
-    return is;
+    if (is || why.code == KVC_OK || why.severity != KVC_SEVERITY_RETRY) return is;
+    if (e) *e = why;
+    return -1;
 }
 
 /* Leaves what is to be removed in the list, the last one of the chain first, and counts. */
-static void choose(struct prompt *p, struct kvc_store_dropped *d) {
+static int choose(struct prompt *p, struct kvc_store_dropped *d, struct kvc_error *e) {
     struct kvc_list *x = &p->own;
     size_t n = 0;
     uint64_t last = UINT64_MAX;
@@ -190,7 +197,8 @@ static void choose(struct prompt *p, struct kvc_store_dropped *d) {
     for (size_t i = 0; i < x->n; i++) {
         const struct kvc_listed *own = &x->item[i];
         const int whole = own->number == p->chunks,
-                  goes = whole ? is_of_prompt(p, own) : own->number >= p->kept;
+                  goes = whole ? is_of_prompt(p, own, e) : own->number >= p->kept;
+        if (goes < 0) return -1;
         if (whole && !goes) continue; /* it is of another prompt with the same last key */
         if (own->number != last) ++*(goes ? &d->removed : &d->kept);
         last = own->number;
@@ -199,13 +207,14 @@ static void choose(struct prompt *p, struct kvc_store_dropped *d) {
         x->item[n++] = *own;
     }
     x->n = n;
+    return 0;
 }
 
 static int drop_tokens_in(struct prompt *p, struct kvc_store_dropped *d, struct kvc_error *e) {
     int status = name_objects(p, e);
     if (!status) status = list_all(p, e);
     if (!status && p->own.n && p->chunks) status = read_others(p, e);
-    if (!status) choose(p, d);
+    if (!status) status = choose(p, d, e);
     if (!status) status = kvc_list_remove(p->ns->store, &p->own, e);
     free(p->own.item);
     free(p->others.item);

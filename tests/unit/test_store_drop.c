@@ -2,6 +2,8 @@
  * that have other parts of it. */
 #include "store_support.h"
 
+#include "formats/api/kvc_file.h"
+
 /* A cache of n chunks, of which the first `common` are those of every cache, whatever the seed. */
 static struct made *prompt(uint64_t n, uint64_t common, int32_t seed) {
     struct made *x = make(n * CHUNK, 5, NULL);
@@ -124,6 +126,41 @@ static void images(void **state) {
     unmake(a);
 }
 
+static int refuse_all(struct kvc_tier *l, const struct kvc_object *o, size_t n,
+                      kvc_instant deadline, kvc_tier_take *take, void *call, struct kvc_error *e) {
+    struct kvc_error why;
+    (void)l, (void)o, (void)n, (void)deadline, (void)e;
+    kvc_fail(&why, KVC_ERR_IO, "too many open files");
+    take(call, 0, NULL, 0, &why);
+    return 0;
+}
+
+/* A cache that cannot be cut is read before it is removed: who cannot is told, and may call again.
+ */
+static void unread(void **state) {
+    (void)state;
+    struct made *x = make(CHUNK, 3, NULL);
+    const struct kvc_store_put_options o = {.size = sizeof o, .wait = 1};
+    struct kvc_error e = {.code = KVC_OK};
+    struct kvc_store *s = open_store("unread", "");
+    for (uint32_t p = 0; p < x->f->cache->n_parts; p++) x->f->cache->part[p].kind = KVC_PART_WINDOW;
+    struct kvc_store_namespace *ns = open_namespace(s, x);
+    if (kvc_store_put(ns, x->f, &o, &e)) fail_msg("%s", e.message);
+    struct kvc_tier *directory = s->tier[0].tier;
+    const struct kvc_tier_ops *own = directory->ops;
+    struct kvc_tier_ops ops = *own;
+    ops.get = refuse_all;
+    directory->ops = &ops;
+    assert_int_equal(kvc_store_drop_tokens(ns, x->ids, CHUNK, NULL, NULL, &e), -1);
+    assert_non_null(strstr(e.message, "too many open files"));
+    directory->ops = own;
+    assert_int_equal(drop_from(ns, x, CHUNK, NULL).removed, 1);
+    assert_int_equal(drop_from(ns, x, CHUNK, NULL).removed, 0);
+    kvc_store_namespace_close(ns);
+    kvc_store_close(s);
+    unmake(x);
+}
+
 /* Tiers that have different parts: what goes on in one keeps chunks in all, and each chunk counts
  * once. */
 static void tiers(void **state) {
@@ -165,6 +202,7 @@ int main(void) {
         cmocka_unit_test(cancelled),
         cmocka_unit_test(images),
         cmocka_unit_test(tiers),
+        cmocka_unit_test(unread),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
