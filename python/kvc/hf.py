@@ -327,9 +327,6 @@ class Prefix(Unique):
         self.loaded, self.decoded = 0, ""
         self._facts = {**facts_of(model), **self._identity(model, weights), **(facts or {})}
         cache = self._probe()
-        if _length(cache) != 1:  # as of prompt tuning
-            raise Error(Code.UNSUPPORTED, f"the model's cache has {_length(cache)} tokens after one was computed: which are those of a "
-                                          "prompt is unknown")
         self._windows = _windows(cache)
         self._shapes = {key: (p.dtype, p.heads, p.dim) for key, p in _planes(cache).items()}
         self._device = self._only_device(cache)
@@ -370,9 +367,18 @@ class Prefix(Unique):
 
     def _probe(self) -> Any:
         """Computes one token, to see the layers, types and shapes that the model's cache has."""
-        cache = cache_utils.DynamicCache(config=_config(self.model))
-        with torch.no_grad():
-            self.model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=self.model.device), past_key_values=cache, use_cache=True)
+        cache, name = cache_utils.DynamicCache(config=_config(self.model)), type(self.model).__name__
+        if getattr(self.model.config, "is_encoder_decoder", False):
+            raise Error(Code.UNSUPPORTED, f"{name} has an encoder, whose input its cache depends on, which is not supported")
+        try:
+            with torch.no_grad():
+                self.model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=self.model.device), past_key_values=cache, use_cache=True)
+        except ValueError as problem:  # it asks for a cache of its own
+            raise Error(Code.UNSUPPORTED, f"{name} does not compute with a DynamicCache: {problem}") from problem
+        n = _length(cache)
+        if n != 1:  # as of prompt tuning
+            raise Error(Code.UNSUPPORTED, f"the model's cache has {n} tokens after one was computed: which are those of a prompt is unknown"
+                        if n else f"{name} keeps no K and V in a DynamicCache, and other caches are not supported")
         return cache
 
     def _open_namespace(self, store: Store, held: int, options: Mapping[str, Any]) -> Namespace:

@@ -555,6 +555,17 @@ class TestPrefix(Case):
         with kvc.Store(f"dir:{self.path('store')}") as store:
             self.fails(kvc.Code.UNSUPPORTED, "the model's cache has 2 tokens after one", kvc.Prefix, store, model)
 
+    def test_other_models(self):
+        """Models whose caches are none of K and V by tokens alone are refused by a message."""
+        small = dict(d_model=32, num_heads=2)
+        t5 = transformers.T5ForConditionalGeneration(transformers.T5Config(**small, d_kv=16, d_ff=32, num_layers=1, vocab_size=64))
+        rwkv = transformers.RwkvForCausalLM(transformers.RwkvConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2)).eval()
+        own = transformers.MiniMaxForCausalLM(transformers.MiniMaxConfig(**sizes(), num_hidden_layers=2, num_local_experts=2)).eval()
+        with kvc.Store(f"dir:{self.path('store')}") as store:
+            for model, words in ((t5, "T5ForConditionalGeneration has an encoder"), (rwkv, "keeps no K and V in a DynamicCache"),
+                                 (own, "MiniMaxForCausalLM does not compute with a DynamicCache")):
+                self.fails(kvc.Code.UNSUPPORTED, words, kvc.Prefix, store, model)
+
     def test_extras(self):
         model, ids, image = llama(), prompt(300), [(5, 1, bytes(16))]
         store, prefix = self.open(model)
