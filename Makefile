@@ -101,8 +101,10 @@ NO_PATHS := '-ffile-prefix-map=$(CURDIR)=.'
 # links a program, or with -shared a library
 LINK = $(Q)$(CC) $(KVC_CFLAGS) $(NO_PATHS) $(CFLAGS) $(HARD_LINK) $(LDFLAGS) -o $@
 LIBS = $(KVC_LDLIBS) $(LDLIBS)
+# GNU ld before 2.38, as RHEL 9 has, refuses addresses of protected functions, unless it is told that they are the library's own.
+LINK_OWN = $(LINK) -shared -Wl,-Bsymbolic-functions
 # links a shared library with the soname of its file, and gives it that name beside it
-LINK_SHARED = $(LINK) -shared -Wl,-soname,$(@F:%.so.$(VERSION)=%.so.$(SOVERSION)) -Wl,-z,defs -Wl,--version-script=$(filter %.map,$^) \
+LINK_SHARED = $(LINK_OWN) -Wl,-soname,$(@F:%.so.$(VERSION)=%.so.$(SOVERSION)) -Wl,-z,defs -Wl,--version-script=$(filter %.map,$^) \
   $(filter %.o,$^) $(filter %.so.$(VERSION),$^) $(RPATH:%=-Wl,-rpath,%)
 NAME_SHARED = $(Q)ln -sf $(@F) $(@:%.so.$(VERSION)=%.so.$(SOVERSION))
 # Where tools and libraries look for libkvc, beside the system's folders: in the build's folders, and in ../lib as installed.

@@ -54,7 +54,7 @@ $B/tests/unit/test_alloc $B/tests/unit/test_store_learn: WRAP := $(patsubst %,-W
 # libkvc_cuda over the host in a GPU's place
 $(FAKE_CUDA): $B/tests/cuda/fake.o $(CUDA_API) $B/libkvc.so.$(VERSION)
 	$(SAY) LD $@
-	$(LINK) -shared -Wl,-soname,$(@F) $^ '-Wl,-rpath,$$ORIGIN/../..' $(LIBS)
+	$(LINK_OWN) -Wl,-soname,$(@F) $^ '-Wl,-rpath,$$ORIGIN/../..' $(LIBS)
 
 # the GPU's tests; over the host too, so that they stay sound where there is no GPU
 CUDA_TEST := $B/tests/cuda/test_cuda.o $B/tests/cuda/made.o

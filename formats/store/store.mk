@@ -34,7 +34,7 @@ $B/backend.map: formats/store/store.mk
 	$(Q)echo '{ global: kvc_store_tier; local: *; };' >$@
 $B/kvc_store_%.so: $B/$(STORE_SO) $B/libkvc.so.$(VERSION) $B/backend.map
 	$(SAY) LD $@
-	$(LINK) -shared -Wl,-z,defs -Wl,--version-script=$B/backend.map $(filter %.o,$^) $(filter %.so.$(VERSION),$^) $(RPATH:%=-Wl,-rpath,%) $($*_LIBS) $(LIBS)
+	$(LINK_OWN) -Wl,-z,defs -Wl,--version-script=$B/backend.map $(filter %.o,$^) $(filter %.so.$(VERSION),$^) $(RPATH:%=-Wl,-rpath,%) $($*_LIBS) $(LIBS)
 $(foreach b,$(BACKENDS),$(eval $B/kvc_store_$b.so: $(patsubst %.c,$B/%.o,$(wildcard formats/store/$b/*.c))))
 
 BACKENDS_SO := $(BUILT_BACKENDS:%=kvc_store_%.so)
