@@ -7,6 +7,7 @@
 #include "codecs/memory.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -158,8 +159,12 @@ static int parallel_run(struct pool *p, pthread_t *thread, unsigned *started, st
 }
 
 unsigned kvc_parallel_threads(unsigned threads) {
-    const long cores = threads ? 0 : sysconf(_SC_NPROCESSORS_ONLN);
-    return threads ? threads : cores > 0 ? (unsigned)cores : 1;
+    cpu_set_t may;
+    if (threads) return threads;
+    /* A container or taskset may allow fewer cores than there are; new threads have no others. */
+    if (!sched_getaffinity(0, sizeof may, &may)) return (unsigned)CPU_COUNT(&may);
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN); /* more than a cpu_set_t holds */
+    return cores > 0 ? (unsigned)cores : 1;
 }
 
 int kvc_parallel(const struct kvc_job *job, unsigned threads, struct kvc_error *e) {

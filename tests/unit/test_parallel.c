@@ -3,6 +3,7 @@
 #include "formats/io/parallel.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -153,10 +154,27 @@ static void groups_apart(void **state) {
     }
 }
 
+/* Without a number there are as many threads as cores that the process may use. */
+static void allowed_cores(void **state) {
+    (void)state;
+    cpu_set_t all, one;
+    size_t first = 0;
+    if (sched_getaffinity(0, sizeof all, &all)) skip();
+    assert_int_equal(kvc_parallel_threads(0), CPU_COUNT(&all));
+    while (!CPU_ISSET(first, &all)) first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(kvc_parallel_threads(0), 1);
+    assert_int_equal(kvc_parallel_threads(3), 3);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(commits_in_order),
                                        cmocka_unit_test(lowest_error),
                                        cmocka_unit_test(slow_commits),
-                                       cmocka_unit_test(groups_apart)};
+                                       cmocka_unit_test(groups_apart),
+                                       cmocka_unit_test(allowed_cores)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
