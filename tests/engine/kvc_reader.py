@@ -8,6 +8,7 @@ source file. Not for daily use: it is slow and trusts its memory to be larger th
                                                  what the conformance set asks (tests/conformance/README.md)
 """
 
+import copy
 import hashlib
 import json
 import os
@@ -970,7 +971,7 @@ class Kvc:
                     self._keep_side(t, segment, self._read_side(t, tensor, record))
                 except Unsupported as e:
                     self.side[t, segment] = e
-        self.merged = {}  # first tensor and block of a pair: which rows are kept, the others merged
+        self.merged = {}  # first tensor and block of a pair: which rows are kept, and the Block before its later stages
 
     def _keep_side(self, t, segment, side):
         """Checks the other tensors that side data name."""
@@ -1721,7 +1722,7 @@ class Block:
                 need(kept.any(), f"{self.where}: KEPT keeps no row")
         else:
             need(self.key in self.merged, f"{self.where}: the pair's first tensor is not merged here")
-            kept, merged = self.merged[self.key]
+            kept, first = self.merged[self.key]
             need(len(kept) == m.rows, f"{self.where}: not as many rows as the pair's first tensor")
         others = m.of(rows=int(m.rows - kept.sum()))
         norms = None
@@ -1730,10 +1731,13 @@ class Block:
             norms = take_floats(sections, S_NORMS, 0, others.rows * heads)[0].reshape(others.rows, heads, 1)
         rows = self.kept(m, sections, kept)
         if self.is_first:
+            self.merged[self.key] = kept, copy.copy(self)
             merged = others.packed(self.decode(i + 1, others))
-            self.merged[self.key] = kept, merged
-        else:
+        else:  # of the first one's sections, with what is known of this tensor
             need(not any(self.sections[i + 1 :]), f"{self.where}: sections that the pair's first tensor has")
+            again = copy.copy(first)
+            again.tensor = self.tensor
+            merged = others.packed(again.decode(i + 1, others))
         if norms is not None:
             merged = others.packed(others.floats(merged) * norms)
         rows[~kept] = merged
