@@ -23,14 +23,13 @@ from .pack import open_planes
 from .store import Extra, Hit, Namespace, Store
 
 
-def check_version(version: str) -> None:
-    """Refuses a transformers whose caches are others."""
+def check_version(version: str = transformers.__version__) -> None:
+    """Refuses a transformers whose caches, and what tells of RoPE, are others. Saving takes caches of 4.54 and later, which have layers."""
     if int(version.split(".")[0]) < 5:
         raise Error(Code.UNSUPPORTED, f"transformers {version} is not supported: 5.0 and later are. kvc.pack() takes a (K, V) for each layer "
                                       "of any, as to_legacy_cache() returns them, and kvc.open(path).arrays(torch=True) returns them")
 
 
-check_version(transformers.__version__)
 _WINDOWS = "x-transformers.windows"  # metadata key: the window of each layer in tokens; 0: full attention, -1: no cache
 
 
@@ -158,6 +157,8 @@ def _facts(cache: Any, facts: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
 
 def open_cache(cache: Any, *, tokens: Any = None, first: int = 0, facts: Optional[Mapping[str, Any]] = None) -> File:
     """Returns a handle of a DynamicCache, for kvc.open_arrays()."""
+    if not hasattr(cache, "layers"):
+        check_version()
     ids = None if tokens is None else arrays.token_ids(tokens)
     planes, length, windows = _planes(cache), _length(cache), _windows(cache)
     checks.check_rows(planes, length, lambda layer: windows[layer])
@@ -218,6 +219,7 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: An
     be had: Code.NOT_SLICEABLE. A file that lacks layers, begins after position 0, or has fewer rows than token ids, as a pruned cache
     without positions has, is refused: File.arrays() reads it.
     """
+    check_version()
     check_names("load", options, OpenOptions, ("device", "end", "dtype", "config", "threads"))
     devices.place.find(device)  # refuses those that are not there
     rounded = arrays.dtype_of(dtype)
@@ -320,6 +322,7 @@ class Prefix(Unique):
             raise TypeError(f"kvc.Prefix takes a kvc.Store first, and not {kind_of(store)}: kvc.Prefix({made}, model)")
         if not hasattr(model, "named_parameters") or not hasattr(model, "config"):
             raise TypeError(f"kvc.Prefix needs a model of transformers, with its parameters, and not {kind_of(model)}")
+        check_version()
         self.model = model
         # before 5.15 transformers has no layers that do
         self.keep_windows = keep_windows and hasattr(cache_utils.DynamicSlidingWindowLayer, "activate_past_recording")
