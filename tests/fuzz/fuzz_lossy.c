@@ -447,9 +447,9 @@ static void load(const struct job *j, unsigned layer, uint64_t b, struct own_blo
 enum pass { SHAPE, LOOK, BLOCK };
 
 /* Gives a block to kvc_encoder_shape() or kvc_encoder_look() of a step, or to kvc_encoder_block();
- * its shape afterwards. */
-static struct kvc_shape pass(struct coding *c, uint64_t b, enum pass what, unsigned step,
-                             struct kvc_sections *out) {
+ * *shape gets its shape afterwards. -1: the quantisation step is too fine for its values. */
+static int pass(struct coding *c, uint64_t b, enum pass what, unsigned step,
+                struct kvc_sections *out, struct kvc_shape *shape) {
     struct own_block own, other = {.block = {.rows = NULL}};
     struct kvc_error e;
     load(c->job, c->layer, b, &own);
@@ -458,19 +458,21 @@ static struct kvc_shape pass(struct coding *c, uint64_t b, enum pass what, unsig
         own.block.partner = &other.block;
     }
     uint8_t *const rows[2] = {own.block.rows, other.block.rows};
-    if (what == SHAPE  ? kvc_encoder_shape(&c->encoder, step, &own.block, &e)
-        : what == LOOK ? kvc_encoder_look(&c->encoder, step, &own.block, &e)
-                       : kvc_encoder_block(&c->encoder, &own.block, out, &e))
-        fuzz_die("cannot encode", &e);
+    const int status = what == SHAPE  ? kvc_encoder_shape(&c->encoder, step, &own.block, &e)
+                       : what == LOOK ? kvc_encoder_look(&c->encoder, step, &own.block, &e)
+                                      : kvc_encoder_block(&c->encoder, &own.block, out, &e);
+    if (status && e.need != KVC_NEED_STEP) fuzz_die("cannot encode", &e);
+    *shape = own.block.shape;
     free(rows[0]);
     free(rows[1]);
-    return own.block.shape;
+    return status;
 }
 
 /* 0 when a stage will not have this tensor. */
 static int encode(struct coding *c, const struct job *j, unsigned layer) {
     const unsigned pair = kvc_pipeline_first(&j->line, KVC_STAGE_PAIR);
     struct kvc_block like = {.role = j->which ? KVC_SELECT_V : KVC_SELECT_K, .profile = j->profile};
+    struct kvc_shape shape;
     struct kvc_error e = {.code = KVC_OK};
     memset(c, 0, sizeof *c);
     c->job = j;
@@ -504,20 +506,19 @@ static int encode(struct coding *c, const struct job *j, unsigned layer) {
         if (!(j->line.step[i].stage->flags & KVC_STAGE_LOOKS)) continue;
         like.shape = j->shape[j->which];
         like.shape.tokens = 0;
-        for (uint64_t b = 0; b < j->blocks && !like.shape.tokens; b++) {
-            like.shape = pass(c, b, SHAPE, i, NULL);
-        }
+        for (uint64_t b = 0; b < j->blocks && !like.shape.tokens; b++)
+            if (pass(c, b, SHAPE, i, NULL, &like.shape)) return 0;
         if (kvc_encoder_begin(&c->encoder, i, &like, &e)) {
             if (!*e.message || e.code != KVC_ERR_UNSUPPORTED)
                 fuzz_die("not begun without a word, or for a wrong reason", &e);
             return 0;
         }
         for (uint64_t b = 0; b < j->blocks && j->line.step[i].stage->look; b++)
-            pass(c, b, LOOK, i, NULL);
+            if (pass(c, b, LOOK, i, NULL, &shape)) return 0;
         if (kvc_encoder_settle(&c->encoder, i, &e)) fuzz_die("cannot settle", &e);
     }
     for (uint64_t b = 0; b < j->blocks; b++) {
-        pass(c, b, BLOCK, 0, &c->block[b]);
+        if (pass(c, b, BLOCK, 0, &c->block[b], &shape)) return 0;
         kvc_sections_seal(&c->block[b]);
     }
     return 1;
