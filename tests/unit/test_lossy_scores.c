@@ -196,7 +196,7 @@ static void wild_values(void **state) {
             struct layer l = make_layer(KVC_F32, 150, 2, 20);
             add_queries(&l, 9, 2);
             for (size_t k = 0; k < 2 * 20; k++) {
-                put_value(l.rows[cases[i].role], KVC_F32, (3 * k + 50) * 40 + k, wild[w]);
+                put_value(l.rows[cases[i].role], KVC_F32, (3 * k + 20) * 40 + k, wild[w]);
                 l.query[(k % 9) * 80 + 2 * k] = wild[w];
             }
             struct coded c;
