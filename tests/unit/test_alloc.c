@@ -1,8 +1,9 @@
 /* test_alloc.c: out of memory. Packing, learning, opening, checking and unpacking are run again and
  * again, each time with the next allocation failing: every run ends with the error of memory or
  * succeeds. The address sanitizer shows that nothing leaks, clang's undefined-behaviour sanitizer
- * that no null pointer is moved. The linker puts the functions below in place of malloc() and its
- * kin (Makefile); allocations that other libraries make do not fail. */
+ * that no null pointer is moved. */
+#include "tests/unit/failing_alloc.h"
+
 #include "codecs/memory.h"
 #include "formats/cache/join.h"
 #include "formats/container/container.h"
@@ -34,28 +35,6 @@ static int fails(void) {
     if (!countdown || --countdown) return 0;
     has_failed = 1;
     return 1;
-}
-
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-char *__real_strdup(const char *text);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-char *__wrap_strdup(const char *text);
-
-void *__wrap_malloc(size_t n) {
-    return fails() ? NULL : __real_malloc(n);
-}
-void *__wrap_calloc(size_t n, size_t size) {
-    return fails() ? NULL : __real_calloc(n, size);
-}
-void *__wrap_realloc(void *p, size_t n) {
-    return fails() ? NULL : __real_realloc(p, n);
-}
-char *__wrap_strdup(const char *text) {
-    return fails() ? NULL : __real_strdup(text);
 }
 
 /* --- what is run --- */

@@ -1,6 +1,7 @@
 /* test_store_learn.c: profiles that a store learns: from named caches, by several handles, not from
  * objects that are damaged or another's; and the object that says what was learnt. The command's
  * behaviour is tests/cli/store-learn. */
+#include "tests/unit/failing_alloc.h"
 #include "store_support.h"
 
 #include "codecs/floats.h"
@@ -212,34 +213,12 @@ static void damaged(void **state) {
     for (unsigned i = 0; i < CACHES; i++) unmake(x[i]);
 }
 
-/* --- allocations that fail (Makefile) --- */
+/* --- allocations that fail --- */
 
 static atomic_int countdown; /* the allocation that fails, counted from here; 0: none */
 
 static int fails(void) {
     return countdown > 0 && countdown-- == 1;
-}
-
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-char *__real_strdup(const char *text);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-char *__wrap_strdup(const char *text);
-
-void *__wrap_malloc(size_t n) {
-    return fails() ? NULL : __real_malloc(n);
-}
-void *__wrap_calloc(size_t n, size_t size) {
-    return fails() ? NULL : __real_calloc(n, size);
-}
-void *__wrap_realloc(void *p, size_t n) {
-    return fails() ? NULL : __real_realloc(p, n);
-}
-char *__wrap_strdup(const char *text) {
-    return fails() ? NULL : __real_strdup(text);
 }
 
 /* Where memory is short, good objects are not taken for bad ones: here lossless ones in the
