@@ -179,15 +179,15 @@ static int find_knowledge(struct kvc_tensor_coder *r, struct kvc_error *e) {
     /* making the inverse of a basis takes time */
     const int encodes = (kvc_pipeline_profile_need(r->pipeline, 1) & KVC_PROFILE_ENCODES) != 0;
     if (!kvc_plan_select(t)) return 0;
+    /* Both tensors of a pair are decoded from the first one's sections, the second one with what
+     * the profile knows of its own layer: these sections have to do without it. */
+    const int alone = r->x->plan->partner[r->tensor] == KVC_NONE;
     if (r->x->options->profile &&
-        (kvc_profile_part(r->x->options->profile, layer->index, t->role, facts->rope.pairing,
-                          encodes, &r->facts.profile, e) ||
+        ((alone && kvc_profile_part(r->x->options->profile, layer->index, t->role,
+                                    facts->rope.pairing, encodes, &r->facts.profile, e)) ||
          kvc_profile_part(r->x->options->profile, layer->index, KVC_ROLE_K, facts->rope.pairing,
                           encodes, &key, e)))
         return -1;
-    /* Both tensors of a pair are decoded from the first one's sections, the second one with what
-     * the profile knows of its own layer: these sections have to do without it. */
-    if (r->x->plan->partner[r->tensor] != KVC_NONE) r->facts.profile = NULL;
     r->facts.encoding.window = window_of(facts, layer, &r->facts.encoding);
     const uint32_t k = layer->tensor[0];
     r->facts.encoding.rope = k != KVC_NONE && r->x->turn[k].half ? &r->x->turn[k] : NULL;

@@ -23,11 +23,12 @@ static int finite_accepts(const struct kvc_stage_args *args, const struct kvc_sh
  * is inside their range. All at once, as any number of values may be wild. NULL: no memory. */
 static double *stand_ins(const float *x, size_t rows, size_t channels) {
     double *mean = kvc_alloc_zeros(channels, 2 * sizeof *mean), *n = mean ? mean + channels : NULL;
-    for (size_t i = 0; i < rows * channels && mean; i++)
-        if (kvc_is_tame(x[i])) {
-            mean[i % channels] += (double)x[i];
-            n[i % channels]++;
-        }
+    for (size_t t = 0; t < rows && mean; t++, x += channels)
+        for (size_t i = 0; i < channels; i++)
+            if (kvc_is_tame(x[i])) {
+                mean[i] += (double)x[i];
+                n[i]++;
+            }
     for (size_t i = 0; i < channels && mean; i++) mean[i] = n[i] > 0 ? mean[i] / n[i] : 0;
     return mean;
 }

@@ -166,10 +166,10 @@ static void *read_object(struct kvc_dir *d, const struct kvc_object *o, size_t *
         const ssize_t got = pread(fd, data + at, (size_t)st.st_size - at, (off_t)at);
         if (got > 0) at += (size_t)got;
         if (got > 0 || (got < 0 && errno == EINTR)) continue;
-        const int unreadable = got && errno == EIO; /* of this file, which was opened */
-        if (got) kvc_root_fail(&d->root, errno, "cannot read an object", e);
-        if (unreadable && e) e->severity = KVC_SEVERITY_ITEM;
+        const int code = errno;
         if (!got) kvc_fail(e, KVC_ERR_DAMAGED, "%s: an object became shorter", d->root.path);
+        else kvc_root_fail(&d->root, code, "cannot read an object", e);
+        if (got && code == EIO && e) e->severity = KVC_SEVERITY_ITEM; /* only this file */
         kvc_tier_free(data);
         data = NULL;
     }

@@ -74,7 +74,7 @@ class Prefixes:
         """Returns the namespace of what the server serves now. Off: there is none."""
         props = self._ask(caller)  # not in turn: each would wait in vain for a server that hangs
         with self._lock:
-            if props != self._props:
+            if props != self._props:  # the answer may be older than what another request noted meanwhile
                 props = self._ask(caller)
             if props != self._props:  # another server, or it was started again
                 self._props, self._served, self._again = props, None, 0
