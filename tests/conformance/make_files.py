@@ -2375,14 +2375,14 @@ def kept_rows(dtype, heads, dim, rows, stage, by=None):
     return out
 
 
-def lossy(blocks, pipelines, positions=range(5), layers=None, change=None):
+def lossy(blocks, pipelines, positions=range(5), layers=None, change=None, meta=()):
     """A file of tensors (layer, role, dtype, heads, dim, pipeline), each with the rows it decodes to, its block's
     sections and its side data, after change(file)."""
     tensors = [Tensor(*where[:5], pipeline=where[5] if len(where) > 5 else 0, rows=rows)
                for where, rows, _, _ in blocks]
     c = Cache([Part(list(positions))], layers or [(0, i, 0, 0) for i in range(max(t.layer for t in tensors) + 1)],
               tensors,
-              pipelines=pipelines)
+              pipelines=pipelines, meta=meta)
     c.coded = {i: (lambda t, rows, mine=sections: mine) for i, (_, _, sections, _) in enumerate(blocks)}
     f = c.file()
     for i, (_, _, _, side) in enumerate(blocks):
@@ -2963,6 +2963,19 @@ def merge_files():
             blocks.append(((which, 1, F16, 2, 4), rows + last, sections,
                            [Section(MERGED, u32(0), stage=1)] if which else []))
         return lossy(blocks, ((tail("2"), merge("slerp"), quant("token:bits=4:g=4")),))
+
+    @good("merge-profile", "Two layers of V around one direction, each with the means that a profile has of its own layer.")
+    def _():
+        profile, common, blocks = Profile(ANGLES), some_matrix(5, 12, 285), []
+        for which in (0, 1):
+            means = profile.mean[which, 1]
+            rows = byte_rows(BF16, [[f32(x + m) for x, m in zip(row, means)] for row in common])
+            blocks.append(((which, 1, BF16, 2, 6), rows, [] if which else [raw_rows(BF16, common, 2)],
+                           [Section(MERGED, u32(0), stage=0)] if which else []))
+        named = {"profile.sha256": (6, hashlib.sha256(profile.bytes()).digest())}
+        f = lossy(blocks, ((merge("mean:from=0:keep=0"), CENTER, STORE),), meta=named)
+        f.records.insert(f.records.index(f.of(BLOCK)), Record(PROFILE, [Section(S_PROFILE, profile.bytes())], flags=0))
+        return f
 
     def broken(name, words, sentence, change, text="slerp", kept=tuple(keep), **options):
         bad("merge-" + name, words, sentence, "read")(lambda: pair(text, list(kept), change=change, **options))
