@@ -75,7 +75,7 @@ int store_verify(struct store_tool *t) {
                                                .progress_state = t};
     struct kvc_store_verified v = {.size = sizeof v};
     const unsigned n_tiers = kvc_store_tiers(t->s);
-    char size[32], tiers[32] = "";
+    char size[32], tiers[32] = "", aside[48];
     const int failed = kvc_store_verify(t->s, &o, &v, t->e);
     cli_progress_end(&t->progress);
     cli_size_text(v.bytes, size);
@@ -83,10 +83,14 @@ int store_verify(struct store_tool *t) {
         cli_json_u64(&t->report, "objects", v.objects);
         cli_json_u64(&t->report, "bytes", v.bytes);
         cli_json_u64(&t->report, "bad", v.bad);
+        if (t->repair) cli_json_u64(&t->report, "put_aside", v.put_aside);
     } else if (!t->quiet) {
         if (n_tiers > 1) snprintf(tiers, sizeof tiers, " in %u tiers", n_tiers);
+        if (v.put_aside && v.put_aside < v.bad)
+            snprintf(aside, sizeof aside, ", %" PRIu64 " put aside", v.put_aside);
+        else snprintf(aside, sizeof aside, "%s", v.put_aside ? ", put aside" : "");
         printf("%" PRIu64 " objects%s, %s: %" PRIu64 " bad%s\n", v.objects, tiers, size, v.bad,
-               v.bad && t->repair ? ", put aside" : "");
+               aside);
     }
     if (failed) return store_trouble(t);
     return v.bad ? EXIT_DIFFER : EXIT_SAME;

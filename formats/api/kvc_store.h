@@ -470,6 +470,7 @@ struct kvc_store_verify_options {
 struct kvc_store_verified {
     size_t size; /* of this struct; set by the caller */
     uint64_t objects, bytes, bad;
+    uint64_t put_aside; /* of the bad ones, with `repair` */
 };
 /* Reads all objects of all tiers, and checks each alone: signature, checksums, and whether its
  * tokens, name or facts are those that its name is made of, where its namespace can be read. -1: a

@@ -150,6 +150,7 @@ static int verify_tier(struct verifying *v, struct kvc_error *e) {
     }
     for (size_t i = 0; i < v->n_bad && v->options.repair && l->ops->quarantine; i++)
         if (l->ops->quarantine(l, &v->bad[i], &why)) tell(v, &why);
+        else v->sum.put_aside++;
     return status;
 }
 

@@ -189,7 +189,7 @@ static void verify(void **state) {
     close(fd);
     o.repair = 1;
     assert_int_equal(kvc_store_verify(s, &o, &v, &e), 0);
-    assert_int_equal(v.bad, 1);
+    assert_true(v.bad == 1 && v.put_aside == 1);
     assert_memory_equal(message, name, strlen(name));
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(kvc_store_verify(s, &o, &v, &e), 0);
@@ -223,7 +223,7 @@ static void verify_in_trouble(void **state) {
     directory->ops = &ops;
     kvc_fail(&refusal, KVC_ERR_IO, "too many open files");
     assert_int_equal(kvc_store_verify(s, &o, &v, &e), 0);
-    assert_int_equal(v.bad, 3);
+    assert_true(v.bad == 3 && v.put_aside == 0);
     kvc_fail(&refusal, KVC_ERR_UNSUPPORTED, "it is of a later kvc");
     assert_int_equal(kvc_store_verify(s, &o, &v, &e), 0);
     assert_int_equal(v.bad, 3);
