@@ -319,12 +319,12 @@ SAN_UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
 .PHONY: asan
 asan:
 	@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 $(MAKE) --no-print-directory test-san CUDA=0 \
-	  CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address $(SAN_UNDEFINED)" LDFLAGS="-fsanitize=address $(SAN_UNDEFINED)"
+	  CFLAGS="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address $(SAN_UNDEFINED)" LDFLAGS="-fsanitize=address $(SAN_UNDEFINED)"
 
 ## ubsan: all tests under the undefined-behaviour sanitizer alone
 .PHONY: ubsan
 ubsan:
-	@$(MAKE) --no-print-directory test-san CUDA=0 CFLAGS="-O1 -g $(SAN_UNDEFINED)" LDFLAGS="$(SAN_UNDEFINED)"
+	@$(MAKE) --no-print-directory test-san CUDA=0 CFLAGS="-O1 -g1 $(SAN_UNDEFINED)" LDFLAGS="$(SAN_UNDEFINED)"
 
 PROFILE_smollm2 := samples/smollm2-135m-instruct-predict.kvcp
 PROFILE_gemma := build/quality/gemma-3-270m.kvcp
@@ -360,7 +360,7 @@ learnt-table: all
 ## tsan: unit tests and threaded tools under the thread sanitizer
 .PHONY: tsan
 tsan:
-	@$(MAKE) --no-print-directory test-san CUDA=0 CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
+	@$(MAKE) --no-print-directory test-san CUDA=0 CFLAGS="-O1 -g1 -fsanitize=thread" LDFLAGS="-fsanitize=thread"
 
 .PHONY: test-san
 test-san: $(ATTACKS) $(FAKE_CUDA) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden $(CONFORMANCE)
@@ -494,7 +494,7 @@ test-simt test-simt-quick test-simt-cuda:
 ## test-simt-tsan: test-simt under the thread sanitizer, which reports races between lanes; SIMT=-quick: test-simt-quick
 SIMT ?=
 test-simt-tsan:
-	@$(MAKE) --no-print-directory test-simt$(SIMT) CUDA=0 CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
+	@$(MAKE) --no-print-directory test-simt$(SIMT) CUDA=0 CFLAGS="-O1 -g1 -fsanitize=thread" LDFLAGS="-fsanitize=thread"
 
 ## check-install: install into an empty place, build against it, uninstall, nothing stays
 .PHONY: check-install
