@@ -17,10 +17,11 @@
 /* weight of a head at least, of the mean of all: one that nothing depends on has no metric */
 #define LEAST 1e-6
 #define NOTHING 1e-100
-/* Caches that are measured at most, and at least; weights that gradients go through before no more
- * than these are: minutes of a core. */
-enum { CACHES_MOST = 6, CACHES_LEAST = 2 };
-#define WEIGHTS 4e9
+/* Caches that are measured at most, the second of heads of WIDE channels and more, whose metric has
+ * more to learn; caches that are measured in any case; weights that gradients go through before no
+ * more than these are: minutes of a core. */
+enum { CACHES_MOST = 6, CACHES_MOST_WIDE = 8, CACHES_LEAST = 4, WIDE = 128 };
+#define WEIGHTS 1e10
 
 /* Adds M of a run to `metric`: products of the gradients of rows. The run's tokens stand for
  * `tokens`, of which most are farther from the rows: attention to near rows would be to tokens of
@@ -136,7 +137,8 @@ int kvc_learner_look(struct kvc_learner *l, const struct kvc_cache *c, const str
                      unsigned threads, int (*stop)(void *state), void *state, int measure,
                      struct kvc_gradients_pass **pass, struct kvc_error *e) {
     const struct kvc_gradients_taker to = {take, stop, l, state};
-    const int enough = l->measured >= CACHES_MOST ||
+    const int wide = l->layers && l->layer[0].part[0].dim >= WIDE,
+              enough = l->measured >= (wide ? CACHES_MOST_WIDE : CACHES_MOST) ||
                        (l->measured >= CACHES_LEAST && l->weights > WEIGHTS);
     *pass = NULL;
     if (enough || !measure) return kvc_gradients_compare(c, w, threads, e);
