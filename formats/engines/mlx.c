@@ -268,6 +268,12 @@ static int read_arrays(struct reader *r, struct kvc_error *e) {
     return 0;
 }
 
+/* Returns 1 if the rows of two layers have the same positions. Until a window is full, its rows are
+ * those of layers without one. */
+static int same_positions(const struct ring *a, const struct ring *b) {
+    return a->n == b->n && a->end == b->end && a->keep == b->keep && a->oldest == b->oldest;
+}
+
 static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const uint32_t part = c->layer[i].part;
@@ -279,7 +285,7 @@ static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc
             if (kvc_meta_set_u64(&c->meta, KVC_KEY_WINDOW, ring->window, e)) return -1;
         }
         if (i && c->layer[i - 1].part == part) {
-            if (memcmp(ring, &r->ring[c->layer[i - 1].index], sizeof *ring) == 0) continue;
+            if (same_positions(ring, &r->ring[c->layer[i - 1].index])) continue;
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "layers %" PRIu32 " and %" PRIu32
                             " hold as many tokens, but of other positions",

@@ -579,6 +579,8 @@ def mlx_files():
         "031-rotating": safetensors(layer(0, 5), {"0.0.0": "1", "0.0.1": "5", "0.0.2": "9", "0.0.3": "3", "2.0": "RotatingKVCache"}),
         "032": safetensors(layer(0, 8, (3,)) + layer(1, 5, (3, 1, 9, 3)),
                            {"0.model": "m", "1.0": "KVCache", "1.1": "RotatingKVCache", "2.0": "", "2.1.0": "0.2", "2.1.1": "scalar"}),
+        "032-short": safetensors(layer(0, 8, (3,)) + layer(1, 5, (3, 0, 5, 3)) + layer(2, 3, (3, 0, 4, 3)),
+                                 {"1.0": "KVCache", "1.1": "RotatingKVCache", "1.2": "RotatingKVCache", "2.0": ""}),
         "032-wrapped": safetensors(layer(0, 5, (9, 0, 5, 2)), {"1.0": "RotatingKVCache", "2.0": ""}),
         "quantized": safetensors([("0.0.0", "U32", [1, 1, 1, 1], bytes(4))], {"2.0": "QuantizedKVCache"}),
         "beyond": safetensors(layer(0, 3, (4,)), {"1.0": "KVCache", "2.0": ""}),
