@@ -715,7 +715,8 @@ struct kvc_write_options {
     /* For unpacking. */
     /* 1: format NULL also writes a new file of the source's format, with equal values, where the
      * source's own bytes are not there; and a format that is the source's own, without options
-     * here and without settings, facts and ids at opening, gives the source's own bytes */
+     * here and without settings, facts and ids at opening, gives the source's own bytes where they
+     * have the layout that is written */
     int nearest;
     /* write files of so many tokens each, named STEM-POSITION, with a format that is named; 0: one
      * file */

@@ -3,6 +3,7 @@
 #include "formats/engines/geometry.h"
 
 #include "codecs/memory.h"
+#include "formats/cache/extents.h"
 #include "formats/cache/mapped.h"
 
 #include <stdlib.h>
@@ -127,4 +128,30 @@ int kvc_geometry_add(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t
     if (kvc_geometry_map(c, g, 0, 0, in, offset, e)) return -1;
     if (kvc_geometry_extents(c, g, 0, 0, in, offset, e)) return -1;
     return 0;
+}
+
+/* Returns the number of the i-th tensor in that order, or KVC_NONE. */
+static uint32_t plain_tensor(const struct kvc_cache *c, uint64_t i, unsigned caches,
+                             int caches_outside) {
+    const uint64_t layer = caches_outside ? i % c->n_layers : i / caches,
+                   cache = caches_outside ? i / c->n_layers : i % caches;
+    return layer < c->n_layers && cache < caches ? c->layer[layer].tensor[cache] : KVC_NONE;
+}
+
+int kvc_geometry_is_plain(const struct kvc_cache *c, uint64_t head, int caches_outside) {
+    const uint64_t literals = head != 0;
+    const unsigned caches = c->n_tensors == c->n_layers ? 1 : 2; /* one of latents */
+    if (c->n_members || c->n_extents != literals + c->n_tensors) return 0;
+    if (head && (c->extent[0].n_places || c->extent[0].size != head)) return 0;
+    for (uint64_t i = 0; i < c->n_tensors; i++) {
+        uint32_t t;
+        if (!kvc_extent_is_tensor(c, &c->extent[literals + i], &t) ||
+            t != plain_tensor(c, i, caches, caches_outside))
+            return 0;
+        const struct kvc_strides rows = kvc_strides_canonical(&c->tensor[t].shape),
+                                 *source = &c->tensor[t].source;
+        if (source->token != rows.token || source->head != rows.head || source->block != rows.block)
+            return 0;
+    }
+    return 1;
 }

@@ -70,4 +70,8 @@ int kvc_geometry_extents(struct kvc_cache *c, const struct kvc_geometry *g, uint
 int kvc_geometry_add(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t dim,
                      const struct kvc_input *in, uint64_t offset, struct kvc_error *e);
 
+/* Returns 1 if the source is `head` literal bytes and then the canonical rows of each tensor: layer
+ * by layer, or, with `caches_outside`, K of all layers before V of all layers. */
+int kvc_geometry_is_plain(const struct kvc_cache *c, uint64_t head, int caches_outside);
+
 #endif

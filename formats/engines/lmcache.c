@@ -253,6 +253,10 @@ static int lmcache_export(const struct kvc_cache *c, const struct kvc_export_opt
     return status;
 }
 
+static int lmcache_is_default(const struct kvc_cache *c) {
+    return kvc_lmcache_is_default(c, HEADER);
+}
+
 const struct kvc_format kvc_format_lmcache = {
     .name = "lmcache",
     .summary = "chunks of LMCache's FSConnector, or without header",
@@ -261,6 +265,7 @@ const struct kvc_format kvc_format_lmcache = {
     .export_options = kvc_lmcache_export_options,
     .lacks = KVC_LMCACHE_LACKS,
     .keeps = lmcache_keeps,
+    .is_default = lmcache_is_default,
     .takes_members = 1,
     .probe = lmcache_probe,
     .import = lmcache_import,

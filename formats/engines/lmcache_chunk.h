@@ -127,5 +127,8 @@ unsigned kvc_lmcache_shape(const struct kvc_lmcache_chunk *k, uint64_t dim[4]);
 /* Writes the array. */
 int kvc_lmcache_export_data(const struct kvc_lmcache_export *x, struct kvc_sink *out,
                             struct kvc_error *e);
+/* Returns 1 if the source is a header of so many bytes and an array in the layout that is written
+ * without options. */
+int kvc_lmcache_is_default(const struct kvc_cache *c, uint64_t header);
 
 #endif

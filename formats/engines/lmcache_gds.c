@@ -228,6 +228,10 @@ static int lmcache_gds_export(const struct kvc_cache *c, const struct kvc_export
     return status;
 }
 
+static int lmcache_gds_is_default(const struct kvc_cache *c) {
+    return kvc_lmcache_is_default(c, HEADER);
+}
+
 const struct kvc_format kvc_format_lmcache_gds = {
     .name = "lmcache-gds",
     .summary = "chunks of LMCache's GdsBackend",
@@ -236,6 +240,7 @@ const struct kvc_format kvc_format_lmcache_gds = {
     .export_options = kvc_lmcache_export_options,
     .lacks = KVC_LMCACHE_LACKS,
     .keeps = lmcache_gds_keeps,
+    .is_default = lmcache_gds_is_default,
     .takes_members = 1,
     .probe = lmcache_gds_probe,
     .import = lmcache_gds_import,

@@ -91,3 +91,8 @@ int kvc_lmcache_export_data(const struct kvc_lmcache_export *x, struct kvc_sink 
                 return -1;
     return 0;
 }
+
+int kvc_lmcache_is_default(const struct kvc_cache *c, uint64_t header) {
+    /* The array of one layer has the same bytes in two layouts, of which the header tells. */
+    return c->n_layers > 1 && kvc_geometry_is_plain(c, header, 1);
+}

@@ -156,6 +156,10 @@ static int raw_export(const struct kvc_cache *c, const struct kvc_export_options
     return status;
 }
 
+static int raw_is_default(const struct kvc_cache *c) {
+    return kvc_geometry_is_plain(c, 0, 0);
+}
+
 const struct kvc_format kvc_format_raw = {
     .name = "raw",
     .summary = "bare values, geometry given by options",
@@ -166,6 +170,7 @@ const struct kvc_format kvc_format_raw = {
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS |
              KVC_LACKS_COMPANIONS | KVC_LACKS_SNAPSHOTS | KVC_LACKS_METADATA | KVC_LACKS_ROTATION |
              KVC_LACKS_SHAPES | KVC_LACKS_UNKNOWNS,
+    .is_default = raw_is_default,
     .probe = raw_probe,
     .import = raw_import,
     .export = raw_export,
