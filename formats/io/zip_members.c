@@ -107,7 +107,7 @@ static int read_member(struct reader *z, struct kvc_zip_member *m, const char *p
     la_int64_t offset;
     uint64_t done = 0;
     int r;
-    const uint64_t stored = m->size ? kvc_zip_stored(&z->places, z->members->in, path, m->size) : 0;
+    const uint64_t stored = kvc_zip_stored(&z->places, z->members->in, path, m->size);
     m->in_place = stored != 0;
     m->at = stored ? stored : z->spooled;
     while ((r = kvc_libarchive.read_data_block(z->archive, &block, &n, &offset)) == ARCHIVE_OK) {
