@@ -379,10 +379,6 @@ static int check_repair(const struct kvc_cache *c, const struct kvc_facts *facts
     if (have == KVC_PAIRING_NONE || to == KVC_PAIRING_NONE || to == KVC_PAIRING_UNKNOWN)
         return kvc_fail(e, KVC_ERR_USAGE, "K in %s pairs cannot become %s", kvc_pairing_name(have),
                         kvc_pairing_name(to));
-    if (facts->heads_unknown)
-        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
-                             "changing K from %s to %s pairs needs the number of KV heads",
-                             kvc_pairing_name(have), kvc_pairing_name(to));
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *x = &c->tensor[t];
         if (x->role == KVC_ROLE_LATENT)
@@ -400,6 +396,10 @@ static int check_repair(const struct kvc_cache *c, const struct kvc_facts *facts
     if (facts->tile[0])
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "K is Hadamard-rotated: its RoPE pairing cannot be changed as it is");
+    if (facts->heads_unknown) /* comes last: the number must help who gives it */
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
+                             "changing K from %s to %s pairs needs the number of KV heads",
+                             kvc_pairing_name(have), kvc_pairing_name(to));
     return 0;
 }
 
