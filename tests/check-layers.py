@@ -99,7 +99,7 @@ BUDGET = {
     # sets of shards, RoPE that is unknown, or told by a table, the past of values with a base, rows as a base has them;
     # ids that a range would give to other rows; files that repeat the one before, RoPE by a length, what joins take the first of
     "formats/cache": 6510,
-    "formats/engines": 10270,  # ids of the rows alone; layers with K or V alone
+    "formats/engines": 10320,  # ids of the rows alone; layers with K or V alone
     # folders of profiles, the one for new ones, and the choice of one; a hash of all weights by all cores; queries
     # estimated from weights, of all common types and scalings of RoPE; gradients of a model, which took torch; names in order;
     # pairs and counts of hostile profiles; caches of other models than the weights
