@@ -394,7 +394,7 @@ int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c,
                               ? (int64_t)(selection->first < INT64_MAX ? selection->first
                                                                        : INT64_MAX)
                               : INT64_MIN;
-    int64_t end = (int64_t)limit;
+    int64_t end = (int64_t)limit, begin = INT64_MAX; /* begin: of the first row asked for */
     /* what is no part of the range is compared with the range that the first turn found */
     for (int others = 0; others < 2; others++)
         for (uint32_t t = 0; t < c->n_tensors; t++) {
@@ -405,6 +405,7 @@ int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c,
             const int companion = kvc_tensor_part(c, t)->kind == KVC_PART_COMPANION;
             for (uint64_t b = k->first_block[t]; b < k->first_block[t + 1]; b++) {
                 const struct range r = range_of(c, t, b - k->first_block[t]);
+                if (!others && r.first < begin) begin = r.first;
                 if (s->whole[b]) continue;
                 if (others && !companion) selection->no_snapshots = 1; /* whatever its positions */
                 if (r.end <= first || r.first >= end) continue;
@@ -412,7 +413,7 @@ int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c,
                 else if (companion) selection->no_companions = 1;
             }
         }
-    if (end <= 0 || end <= first) {
+    if (end <= 0 || end <= first || (end <= begin && end < (int64_t)limit)) {
         const int some = s->whole_layers && *s->whole_layers && !strstr(s->whole_layers, "...");
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "no token from %" PRIu64

@@ -62,6 +62,60 @@ static void damage_is_listed(void **state) {
     kvc_error_free(e);
 }
 
+/* A cache that begins after position 0 and whose first rows are damaged: nothing is whole from the
+ * first one on, which is damage, and no range without rows. */
+static void damage_at_a_later_start(void **state) {
+    (void)state;
+    static uint8_t rows[600][64];
+    struct kvc_memory_array array = {.role = "K",
+                                     .dtype = "u8",
+                                     .heads = 1,
+                                     .dim = sizeof rows[0],
+                                     .data = rows,
+                                     .token = sizeof rows[0],
+                                     .channel = 1};
+    const struct kvc_memory m = {.size = sizeof m,
+                                 .array_size = sizeof array,
+                                 .arrays = &array,
+                                 .n_arrays = 1,
+                                 .tokens = 600,
+                                 .first_position = 1024};
+    const struct kvc_write_options store = {.size = sizeof store, .recipe = "store"};
+    const struct kvc_open_options damaged = {.size = sizeof damaged, .damaged = 1};
+    struct kvc_select_options whole = {.size = sizeof whole, .whole = 1};
+    struct kvc_error *e = kvc_error_new();
+    struct memory packed = {0};
+    for (size_t i = 0; i < sizeof rows; i++)
+        rows[i / sizeof rows[0]][i % sizeof rows[0]] = (uint8_t)((uint32_t)i * 2654435761u >> 24);
+    struct kvc_file *f = kvc_file_open_arrays(&m, e);
+    if (!f || kvc_file_pack(f, &store, append, &packed, e)) fail_msg("%s", kvc_error_message(e));
+    uint8_t *row = memmem(packed.data, packed.n, rows[10], sizeof rows[0]);
+    assert_non_null(row);
+    row[5] ^= 1;
+    struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, &damaged, e);
+    if (!p) fail_msg("%s", kvc_error_message(e));
+    const uint64_t first[] = {0, 10, 1024, 1100};
+    for (size_t i = 0; i < sizeof first / sizeof first[0]; i++) {
+        whole.first = first[i];
+        assert_null(kvc_file_select(p, &whole, e));
+        assert_int_equal(kvc_error_code(e), 31);
+        assert_non_null(strstr(kvc_error_message(e), "is whole in all layers"));
+    }
+    whole.first = 0;
+    whole.end = 900;
+    assert_null(kvc_file_select(p, &whole, e));
+    assert_int_equal(kvc_error_code(e), 10);
+    whole = (struct kvc_select_options){.size = sizeof whole, .whole = 1, .first = 1280};
+    struct kvc_file *rest = kvc_file_select(p, &whole, e);
+    if (!rest) fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(kvc_file_position(rest, 0, 0), 1280);
+    kvc_file_close(rest);
+    kvc_file_close(p);
+    kvc_file_close(f);
+    free(packed.data);
+    kvc_error_free(e);
+}
+
 /* Writes bytes to a file, one of them wrong, and checks it. */
 static int check_flipped(const struct memory *m, size_t at, struct kvc_check_report *report,
                          struct kvc_error *e) {
@@ -465,12 +519,19 @@ static void versions(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(damage_is_listed),        cmocka_unit_test(damage_of_tables),
-        cmocka_unit_test(digests_are_compared),    cmocka_unit_test(memory_is_limited),
-        cmocka_unit_test(sizes_of_structs),        cmocka_unit_test(all_metadata_are_listed),
-        cmocka_unit_test(progress_and_cancelling), cmocka_unit_test(unpacking_into_memory),
-        cmocka_unit_test(layouts_of_an_export),    cmocka_unit_test(members_of_a_source),
-        cmocka_unit_test(a_profile_is_learnt),     cmocka_unit_test(versions),
+        cmocka_unit_test(damage_is_listed),
+        cmocka_unit_test(damage_at_a_later_start),
+        cmocka_unit_test(damage_of_tables),
+        cmocka_unit_test(digests_are_compared),
+        cmocka_unit_test(memory_is_limited),
+        cmocka_unit_test(sizes_of_structs),
+        cmocka_unit_test(all_metadata_are_listed),
+        cmocka_unit_test(progress_and_cancelling),
+        cmocka_unit_test(unpacking_into_memory),
+        cmocka_unit_test(layouts_of_an_export),
+        cmocka_unit_test(members_of_a_source),
+        cmocka_unit_test(a_profile_is_learnt),
+        cmocka_unit_test(versions),
     };
     return cmocka_run_group_tests_name("kvc_callbacks", tests, make_folder, remove_folder);
 }
