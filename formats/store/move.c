@@ -142,6 +142,15 @@ void kvc_store_archive_close(struct kvc_store_archive *a) {
     free(a);
 }
 
+/* Returns 1 for an archive of no members, as the export of an empty store: its end, which is two
+ * blocks of zeros, stands at its begin. */
+static int is_empty(const struct kvc_input *in) {
+    static const uint8_t zeros[1024];
+    uint8_t begin[sizeof zeros];
+    return in->size >= sizeof begin && !kvc_input_copy(in, 0, begin, sizeof begin, NULL) &&
+           memcmp(begin, zeros, sizeof begin) == 0;
+}
+
 /* Opens the members. */
 static int open_members(struct kvc_store_archive *a, const char *path, struct kvc_error *e) {
     static const struct kvc_input_how how = {.read = 1};
@@ -151,6 +160,7 @@ static int open_members(struct kvc_store_archive *a, const char *path, struct kv
         return kvc_bundle_folder(&a->bundle, path, 0, &how, e);
     }
     if (kvc_input_open_how(&a->input, path, &how, e)) return -1;
+    if (is_empty(&a->input)) return 0;
     if (kvc_input_is_archive(&a->input)) return kvc_bundle_archive(&a->bundle, &a->input, e);
     kvc_bundle_file(&a->bundle, &a->input);
     return 0;

@@ -311,6 +311,26 @@ static int refuse_bytes(void *state, const void *data, size_t n) {
     return 1;
 }
 
+/* The archive of an empty store is read as it is written, with no objects. */
+static void nothing_moves(void **state) {
+    struct kvc_error e;
+    struct kvc_store_moved m = {.size = sizeof m, .objects = 1};
+    char path[200];
+    (void)state;
+    struct kvc_store *s = open_store("nothing", ""), *to = open_store("nothing-read", "");
+    snprintf(path, sizeof path, "%s/nothing.tar", folder);
+    FILE *out = fopen(path, "wb");
+    assert_int_equal(kvc_store_export(s, NULL, write_file_bytes, out, &m, &e), 0);
+    assert_int_equal(fclose(out), 0);
+    struct kvc_store_archive *a = kvc_store_archive_open(path, &e);
+    if (!a) fail_msg("%s", kvc_error_message(&e));
+    assert_int_equal(kvc_store_import(to, a, NULL, &m, &e), 0);
+    assert_int_equal(m.objects, 0);
+    kvc_store_archive_close(a);
+    kvc_store_close(s);
+    kvc_store_close(to);
+}
+
 /* Objects are found in a copy, and in a store that an archive of them was read into. */
 static void moves(void **state) {
     struct made *x;
@@ -447,12 +467,12 @@ static void asked_at_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(made_later),    cmocka_unit_test(objects),
-        cmocka_unit_test(configure),     cmocka_unit_test(asked_at_once),
-        cmocka_unit_test(examine),       cmocka_unit_test(verify),
-        cmocka_unit_test(moves),         cmocka_unit_test(namespaces),
-        cmocka_unit_test(damaged_facts), cmocka_unit_test(verify_in_trouble),
-        cmocka_unit_test(removed),
+        cmocka_unit_test(made_later),        cmocka_unit_test(objects),
+        cmocka_unit_test(configure),         cmocka_unit_test(asked_at_once),
+        cmocka_unit_test(examine),           cmocka_unit_test(verify),
+        cmocka_unit_test(nothing_moves),     cmocka_unit_test(moves),
+        cmocka_unit_test(namespaces),        cmocka_unit_test(damaged_facts),
+        cmocka_unit_test(verify_in_trouble), cmocka_unit_test(removed),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
