@@ -142,6 +142,10 @@ def _locate(array: Any, to_fill: bool) -> Tuple[Any, int, List[int]]:
         if array.layout != sys.modules["torch"].strided:
             raise Error(Code.UNSUPPORTED, f"a tensor has the layout {array.layout}, which has no strides")
         array, size = array.detach(), array.element_size()
+        if array.is_neg():  # as of the imaginary part of a conjugate: its memory has the values with the other sign
+            if to_fill:
+                raise Error(Code.USAGE, "a tensor that is to be filled is a negated view of its memory")
+            array = array.resolve_neg()
         return array, array.data_ptr(), [s * size for s in array.stride()]
     if isinstance(array, devices.Foreign):
         return array, array.address, list(array.strides)

@@ -49,7 +49,7 @@ class Meta(Mapping[str, str]):
         self._file = file
 
     def __getitem__(self, key: str) -> str:
-        name = key.encode()
+        name = key.encode(errors="surrogatepass") if isinstance(key, str) and "\0" not in key else b""
         size = kvc.kvc_file_meta_size(self._file.pointer, name)
         if not size:
             raise KeyError(key)
@@ -299,9 +299,9 @@ class File(Handle):
     def pack(self, path: Optional[Path] = None, **options: Unpack[PackOptions]) -> Union[bytes, int]:
         """Packs into a .kvc. Returns its bytes, or, written to `path`, how many they are. `pack()` explains the options."""
         check_names("pack", options, PackOptions)
-        queries = options.get("queries")
-        if queries is not None:
-            _file(queries)
+        for file in (options.get("queries"), options.get("base")):
+            if file is not None:
+                _file(file)
         o, keep = pack_options(**options)
         if path is not None:
             return write_file(path, lambda fd: call(kvc.kvc_file_pack_fd, self.pointer, c.byref(o), fd))

@@ -33,7 +33,9 @@ class TestOpen(Case):
             self.assertEqual(f.tokens.tolist(), [42185, 28807, 35185, 49126])
             self.assertEqual(f.meta["rope.pairing"], "halves")
             self.assertIn("model.name", f.meta)
-            self.assertNotIn("no.such.key", f.meta)
+            for key in ("no.such.key", "model.name\0", "\udcff", "", 1, None, b"model.name"):
+                self.assertNotIn(key, f.meta)
+                self.assertIsNone(f.meta.get(key))
             self.assertEqual(len(f.meta), len(dict(f.meta)))
             t = f.tensors[3]
             self.assertEqual((t.role, t.part, t.dtype, t.layer, t.rows, t.heads, t.dim, t.row_bytes),

@@ -52,6 +52,16 @@ class TestTypes(Case):
             for name in ("f16", np.float16, torch.float16):
                 self.assertEqual(f.arrays(torch=True, dtype=name)[0, "K"].dtype, torch.float16)
 
+    @unittest.skipIf(torch is None, "tensors are not tested: there is no torch")
+    def test_negated_tensors(self):
+        """torch keeps a sign beside the memory of some views: of the imaginary part of a conjugate."""
+        views = {(0, role): torch.conj(torch.randn(4, 2, 8, dtype=torch.complex64)).imag for role in "KV"}
+        self.assertTrue(views[0, "K"].is_neg())
+        with kvc.open_arrays(views) as f:
+            for key, view in views.items():
+                self.assertTrue(np.array_equal(f[key], view.resolve_neg().numpy()))
+            self.fails(kvc.Code.USAGE, "negated", f.load, views)
+
     @needs_store
     def test_store(self):
         kv = {(0, role): np.ones((300, 2, 16), np.float16) for role in "KV"}

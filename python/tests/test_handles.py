@@ -121,7 +121,7 @@ for one in empty:
         """What takes a File takes nothing else."""
         with kvc.open(SAMPLES / "tiny.kvc") as f:
             for attempt in (lambda: kvc.join([f, "x"]), lambda: kvc.compare(f, f, queries=5), lambda: f.pack(queries="x"),
-                            lambda: kvc.open(f), lambda: kvc.open(5), lambda: kvc.open(None)):
+                            lambda: f.pack(base=5), lambda: kvc.open(f), lambda: kvc.open(5), lambda: kvc.open(None)):
                 self.assertRaises(TypeError, attempt)
 
 
