@@ -395,6 +395,8 @@ static int take_memory(struct loading *l, const struct kvc_memory *callers,
         if (kvc_sized_take_at(*own + k, sizeof **own, m->arrays, m->array_size, k,
                               "kvc_memory_array", e))
             return -1;
+    for (size_t k = 0; k < m->n_arrays; k++) /* all of them, as where nothing is told */
+        if ((*own)[k].tokens == m->tokens) (*own)[k].tokens = 0;
     m->arrays = *own;
     m->array_size = sizeof **own;
     l->array = *own + m->n_arrays;
