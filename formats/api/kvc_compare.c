@@ -28,6 +28,9 @@ static int take_how(struct kvc_comparing *c, const struct kvc_compare_how *how,
     if (how->first >= end) return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
     if (how->meta < 0 || how->meta > 2)
         return kvc_fail(e, KVC_ERR_USAGE, "meta = %d is none of 0, 1, 2", how->meta);
+    if (!(how->abs >= 0 && how->rel >= 0))
+        return kvc_fail(e, KVC_ERR_USAGE, "abs = %g and rel = %g are not numbers of 0 or more",
+                        how->abs, how->rel);
     c->pairs.first = how->first || how->end ? (int64_t)how->first : INT64_MIN;
     c->pairs.last = (int64_t)(end - 1);
     c->pairs.keep = how->layers;
