@@ -59,9 +59,7 @@ static int apply_model(const struct kvc_join_options *o, struct kvc_cache *c, st
         kvc_cache_set_heads(c, (uint32_t)m->kv_heads, e))
         return -1;
     if (kvc_model_match(&c->meta, m, why, sizeof why, e)) return -1;
-    if (kvc_model_apply(m, c, why, sizeof why, e)) return -1;
-    if (kvc_meta_give(&c->meta, o->facts, e)) return -1;
-    return 0;
+    return kvc_model_apply(m, c, why, sizeof why, e);
 }
 
 static int join(struct kvc_file *f, const struct kvc_join_options *o, struct kvc_error *e) {
@@ -81,7 +79,8 @@ static int join(struct kvc_file *f, const struct kvc_join_options *o, struct kvc
     free(from);
     f->cache = f->opened.cache = c;
     if (!c) return -1;
-    if (heads && apply_model(o, c, e)) return kvc_error_prefix(e, f->name);
+    if ((heads && apply_model(o, c, e)) || kvc_meta_give(&c->meta, o->facts, e))
+        return kvc_error_prefix(e, f->name);
     note_report(o, f, &report);
     return o->n_token_ids && kvc_cache_give_tokens(c, o->token_ids, o->n_token_ids, e)
                ? kvc_error_prefix(e, f->name)

@@ -4,6 +4,8 @@
 
 #include "tests/dense_array.h"
 
+#include <math.h>
+
 static int refuse(void *state, const void *data, size_t n) {
     (void)state, (void)data, (void)n;
     return 1;
@@ -356,6 +358,18 @@ static void files_are_joined(void **state) {
     /* other positions */
     assert_null(kvc_file_join((const struct kvc_file *const *)part, 2, "heads", e));
     assert_int_equal(kvc_error_code(e), 10);
+    /* facts of the whole, also without a model */
+    const char *const facts[] = {"model.name=joined", NULL}, *const nonsense[] = {"no.fact=1",
+                                                                                  NULL};
+    struct kvc_join_options told = {.size = sizeof told, .facts = facts};
+    char name[16];
+    all = kvc_file_join_by((const struct kvc_file *const *)part, 2, &told, e);
+    if (!all) fail_msg("%s", kvc_error_message(e));
+    assert_string_equal(kvc_file_meta(all, "model.name", name, sizeof name), "joined");
+    kvc_file_close(all);
+    told.facts = nonsense;
+    assert_null(kvc_file_join_by((const struct kvc_file *const *)part, 2, &told, e));
+    assert_int_equal(kvc_error_code(e), 10);
     const struct kvc_file *const again[] = {part[1], part[0]};
     assert_null(kvc_file_join(again, 2, "tokens", e));
     kvc_file_close(p);
@@ -404,6 +418,16 @@ static void two_files_are_compared(void **state) {
     assert_true(found.cosine > 0.9 && found.cosine < 1);
     struct kvc_compare_how how = {.size = sizeof how, .abs = 1e6};
     assert_int_equal(kvc_file_compare(f, p, &how, &found, e), 0);
+    const struct kvc_compare_how senseless[] = {{.abs = -1},
+                                                {.abs = NAN, .rel = 1},
+                                                {.rel = -1e-9, .abs = 1},
+                                                {.rel = NAN}};
+    for (size_t i = 0; i < sizeof senseless / sizeof senseless[0]; i++) {
+        how = senseless[i];
+        how.size = sizeof how;
+        assert_int_equal(kvc_file_compare(f, p, &how, &found, e), -1);
+        assert_int_equal(kvc_error_code(e), 10);
+    }
     how = (struct kvc_compare_how){.size = sizeof how, .first = 99, .end = 100};
     assert_int_equal(kvc_file_compare(f, p, &how, &found, e), -1);
     assert_int_equal(kvc_error_code(e), 10);
