@@ -73,8 +73,10 @@ int kvc_extras_given(struct kvc_meta *meta, const struct kvc_prefix_extra *extra
                      struct kvc_error *e) {
     struct kvc_extra *item = calloc(n, sizeof *item);
     if (!item) return kvc_fail_memory(e, "extras");
-    int status = 0;
+    int status = extras ? 0 : kvc_fail(e, KVC_ERR_USAGE, "extras is NULL, and n_extras %zu", n);
     for (size_t i = 0; i < n && !status; i++) {
+        if (extras[i].size && !extras[i].bytes)
+            status = kvc_fail(e, KVC_ERR_USAGE, "the bytes of extra %zu are NULL", i);
         if (extras[i].tag < 1 || extras[i].tag > 255 || extras[i].size > UINT16_MAX)
             status = kvc_fail(e, KVC_ERR_USAGE,
                               "an extra has a tag of 1 to 255 and at most 65535 bytes");

@@ -365,6 +365,8 @@ static int is_run(const struct kvc_cells *cells) {
 static int give_tokens_take(struct given *g, const struct kvc_cache *c, const int32_t *tokens,
                             uint64_t n, struct kvc_error *e) {
     const struct kvc_cells *cells = c->n_parts ? &c->part[0].cells : NULL;
+    if (!tokens)
+        return kvc_fail(e, KVC_ERR_USAGE, "token_ids is NULL, and n_token_ids %" PRIu64, n);
     if (!cells || !cells->n)
         return kvc_fail(e, KVC_ERR_USAGE, "token ids are given, and the cache has no tokens");
     for (uint32_t i = 1; i < c->n_parts; i++)

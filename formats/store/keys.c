@@ -52,6 +52,7 @@ int kvc_named_object(const struct kvc_store_namespace *ns, const struct kvc_stor
     if (!name->size || name->size > KVC_STORE_MAX_NAME)
         return kvc_fail(e, KVC_ERR_USAGE, "the name of a cache has 1 to %d bytes",
                         KVC_STORE_MAX_NAME);
+    if (!name->bytes) return kvc_fail(e, KVC_ERR_USAGE, "the bytes of a name are NULL");
     if (kvc_sha256(name->bytes, name->size, hash, e)) return -1;
     if (kvc_key_object(ns, KVC_OBJECT_NAMED, hash, o, e)) return -1;
     return 0;

@@ -333,6 +333,56 @@ static void stores(void **state) {
     kvc_store_close(s);
 }
 
+/* Fields of options that count what a NULL beside them should have. */
+static void lists(void **state) {
+    const struct kvc_prefix_extra no_bytes = {.tag = KVC_PREFIX_OWN, .size = 20};
+    const struct kvc_store_namespace_options by = {.size = sizeof by, .chunk = 256};
+    const struct kvc_store_name no_name = {.size = 5};
+    const struct kvc_select_options parts[] = {{.size = sizeof parts[0], .n_extras = 1},
+                                               {.size = sizeof parts[0],
+                                                .extras = &no_bytes,
+                                                .n_extras = 1}};
+    const struct kvc_store_put_options puts[] = {{.size = sizeof puts[0], .n_extras = 1},
+                                                 {.size = sizeof puts[0],
+                                                  .extras = &no_bytes,
+                                                  .n_extras = 1}};
+    const struct kvc_store_find_options finds[] = {{.size = sizeof finds[0], .n_extras = 1},
+                                                   {.size = sizeof finds[0],
+                                                    .extras = &no_bytes,
+                                                    .n_extras = 1}};
+    uint64_t n;
+    uint8_t there;
+    (void)state;
+    assert_non_null(kvc_file_tokens(f, &n));
+    const struct kvc_open_options open = {.size = sizeof open, .n_token_ids = n};
+    const struct kvc_join_options join = {.size = sizeof join, .n_token_ids = n};
+    snprintf(text, sizeof text, "dir:%.90s/lists?min-free=0", folder);
+    struct kvc_store *s = kvc_store_open(text, NULL, e);
+    struct kvc_store_namespace *ns = s ? kvc_store_namespace_like(s, f, &by, e) : NULL;
+    if (!ns) fail_msg("%s", kvc_error_message(e));
+#define NULL_LIST(failed)                                      \
+    do {                                                       \
+        assert_true(failed);                                   \
+        assert_int_equal(kvc_error_code(e), KVC_ERR_USAGE);    \
+        assert_non_null(strstr(kvc_error_message(e), "NULL")); \
+    } while (0)
+    NULL_LIST(!kvc_file_open("samples/tiny.kvc", &open, e));
+    NULL_LIST(!kvc_file_join_by((const struct kvc_file *const[]){f}, 1, &join, e));
+    NULL_LIST(kvc_prefix_chain("x", ids, 256, &no_bytes, 1, NULL, key, sizeof key, e));
+    for (int i = 0; i < 2; i++) {
+        NULL_LIST(!kvc_file_select(f, &parts[i], e));
+        NULL_LIST(!kvc_store_find(ns, ids, 256, &finds[i], e));
+        NULL_LIST(!kvc_store_get_whole(ns, ids, 256, &finds[i], e));
+        NULL_LIST(kvc_store_put(ns, f, &puts[i], e));
+    }
+    NULL_LIST(kvc_store_find_names(ns, &no_name, 1, &there, NULL, e) == -1);
+    NULL_LIST(kvc_store_put_name(ns, &no_name, f, NULL, e) == -1);
+    NULL_LIST(!kvc_store_get_name(ns, &no_name, NULL, e));
+    NULL_LIST(kvc_store_drop_names(ns, &no_name, 1, e) == -1);
+    kvc_store_namespace_close(ns);
+    kvc_store_close(s);
+}
+
 static void devices(void **state) {
     const struct kvc_memory m = {.size = sizeof m};
     uint8_t handle[KVC_CUDA_HANDLE] = {0};
@@ -627,6 +677,7 @@ int main(void) {
         cmocka_unit_test(models_and_names),
         cmocka_unit_test(inspecting),
         cmocka_unit_test(stores),
+        cmocka_unit_test(lists),
         cmocka_unit_test(devices),
         cmocka_unit_test(sizes),
         cmocka_unit_test(all_functions),
