@@ -182,6 +182,21 @@ class TestPack(Case):
             kv[0, "K"][2, 1, 3] = 7
             self.assertEqual(f.arrays()[0, "K"][2, 1, 3], 7)
 
+    def test_pruned_base(self):
+        """A cache that goes on from a pruned one keeps its rows, and leaves out the same channels of the others."""
+        for recipe in ("prune:k=0.3:by=l1:mean", "prune:k=0.3:v=0.5:by=l2:mean", "prune:k=0.3:by=l1"):
+            new = {(0, role): random.normal(size=(1500, 2, 32)).astype(np.float32) for role in "KV"}
+            with kvc.open(kvc.pack({key: values[:300] for key, values in new.items()}, recipe=recipe)) as base:
+                old = base.arrays()
+                grown = {key: np.concatenate([old[key], values[300:]]) for key, values in new.items()}
+                packed = kvc.pack(grown, base=base)
+            with kvc.open(packed) as f:
+                f.check()
+                for key, values in f.arrays().items():
+                    self.assertTrue(np.array_equal(values[:300], old[key]), (recipe, key))
+                kept = f[0, "K"][400] == grown[0, "K"][400]
+                self.assertTrue(np.array_equal(kept.sum(axis=1), [23, 23]), recipe)
+
     def test_no_keys(self):
         kv = {(0, role): np.zeros((300, 1, 4), np.float32) for role in "KV"}
         for keys in (True, False):

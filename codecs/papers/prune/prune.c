@@ -160,6 +160,37 @@ static int prune_settle(const struct kvc_stage_args *args, void *state, uint8_t 
     return status;
 }
 
+/* Refuses a mask that does not leave out as many channels of each head. */
+static int check_mask(const struct kvc_section *s, size_t heads, size_t dim, size_t out,
+                      struct kvc_error *e) {
+    if (s->size != (heads * dim + 7) / 8)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section MASK is not a bit a channel");
+    if (heads * dim % 8 && s->data[s->size - 1] >> heads * dim % 8)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section MASK has bits of channels that are not there");
+    for (size_t h = 0; h < heads; h++) {
+        size_t n = 0;
+        for (size_t i = h * dim; i < (h + 1) * dim; i++) n += s->data[i / 8] >> i % 8 & 1;
+        if (n != out)
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "section MASK leaves out %zu channels of head %zu, not %zu", n, h, out);
+    }
+    return 0;
+}
+
+/* Takes the channels that the segment left out before rows were added to it. Their means, which no
+ * row needs to be coded, stay as well. */
+static int prune_adopt(const struct kvc_stage_args *args, void *state,
+                       const struct kvc_stored *stored, struct kvc_error *e) {
+    struct state *s = state;
+    const struct kvc_section *next = stored->side, *end_side = next + stored->n_side, *mask;
+    (void)args;
+    if (!s->out) return kvc_section_none_left(next, end_side, e);
+    if (!(mask = kvc_section_take_stored(&next, end_side, KVC_SECTION_MASK, 0, e))) return -1;
+    if (check_mask(mask, s->heads, s->dim, s->out, e)) return -1;
+    for (size_t i = 0; i < s->heads * s->dim; i++) s->pruned[i] = mask->data[i / 8] >> i % 8 & 1;
+    return 0;
+}
+
 /* Copies a value of 2 or 4 bytes. */
 static inline void copy_value(uint8_t *to, const uint8_t *from, size_t size) {
     if (size == 2) memmove(to, from, 2);
@@ -203,17 +234,7 @@ static int prune_open(const struct kvc_stage_args *args, const struct kvc_stored
     if (kvc_stored_none(stored, e)) return -1;
     if (!out) return kvc_section_none_left(next, end_side, e);
     if (!(s = kvc_section_take_stored(&next, end_side, KVC_SECTION_MASK, 0, e))) return -1;
-    if (s->size != (heads * dim + 7) / 8)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section MASK is not a bit a channel");
-    if (heads * dim % 8 && s->data[s->size - 1] >> heads * dim % 8)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section MASK has bits of channels that are not there");
-    for (size_t h = 0; h < heads; h++) {
-        size_t n = 0;
-        for (size_t i = h * dim; i < (h + 1) * dim; i++) n += s->data[i / 8] >> i % 8 & 1;
-        if (n != out)
-            return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "section MASK leaves out %zu channels of head %zu, not %zu", n, h, out);
-    }
+    if (check_mask(s, heads, dim, out, e)) return -1;
     if (args->i[MEAN]) {
         if (!(s = kvc_section_take_stored(&next, end_side, KVC_SECTION_MEAN, 0, e))) return -1;
         if (s->size != heads * out * size)
@@ -308,6 +329,7 @@ const struct kvc_stage kvc_stage_prune = {
     .check = prune_check,
     .begin = prune_begin,
     .settle = prune_settle,
+    .adopt = prune_adopt,
     .end = free,
     .encode = prune_encode,
     .open = prune_open,
