@@ -151,8 +151,12 @@ static int use_shared(struct kvc_store_namespace *ns, const struct kvc_file *f, 
 }
 
 void kvc_learn_look(struct kvc_store_namespace *ns, const struct kvc_file *f, int puts) {
-    const struct kvc_learn *x = ns->learn;
-    if (!x || atomic_load(&x->packed) || !ns->store->io || use_learnt(ns, f) || !puts) return;
+    struct kvc_learn *x = ns->learn;
+    if (!x || !ns->store->io) return;
+    const int is_learnt = atomic_load(&x->packed) || use_learnt(ns, f);
+    if (puts && atomic_load(&x->packed) && !atomic_exchange(&x->is_shared, 1))
+        share(ns, f, atomic_load(&x->packed)->packs_with); /* 1.0.0 did not */
+    if (is_learnt || !puts) return;
     const struct kvc_write_options how = {.size = sizeof how, .threads = 1, .recipe = ns->asked};
     struct kvc_profile *p = kvc_shared_profile_choose(f, &how, NULL);
     share(ns, f, p);

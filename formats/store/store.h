@@ -13,6 +13,7 @@ struct kvc_learn {
     /* the namespace of recipe and profile; NULL: nothing was learnt yet. Is set once. */
     _Atomic(struct kvc_store_namespace *) packed;
     atomic_int has_unpacked;  /* this one may have caches, although there is `packed` */
+    atomic_int is_shared;     /* other recipes find the profile, as far as this handle knows */
     _Atomic kvc_instant seen; /* when it was last looked whether another process learnt */
     pthread_mutex_t lock;     /* of what follows */
     uint64_t fresh, every; /* tokens that were put since the last look, and after which to look */
