@@ -92,7 +92,6 @@ void cli_warn(const char *format, ...) {
     print_message(text);
 }
 
-/* Returns 1 if the tool takes --recursive. */
 static int has_recursive(void) {
     return strcmp(tool, "kvc-dump") == 0 || strcmp(tool, "kvc-pack") == 0 ||
            strcmp(tool, "kvc-unpack") == 0;

@@ -84,7 +84,6 @@ static int add_folder(struct cli_files *f, const char *folder, size_t below) {
     return status;
 }
 
-/* Adds an operand or a name of a list. */
 static int add_named(struct cli_files *f, const char *name) {
     struct stat st;
     size_t n = strlen(name);
@@ -134,7 +133,6 @@ static int add_listed(struct cli_files *f, const char *line, size_t n) {
     return n ? add_named(f, strcmp(line, "-") == 0 ? "./-" : line) : 0;
 }
 
-/* Adds the names of --files-from. */
 static int add_list(struct cli_files *f) {
     const int from_stdin = strcmp(f->from, "-") == 0;
     FILE *in = from_stdin ? stdin : fopen(f->from, "r");

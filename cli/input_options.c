@@ -55,7 +55,6 @@ static int take_all(struct cli_settings *s, const char *format, const char *opti
     return status;
 }
 
-/* Takes an option of a format by its key. */
 static int take_key(struct cli_settings *s, const char *format, int writing,
                     const struct kvc_format_option_info *o, const char *arg) {
     struct kvc_error *e = cli_error_new();
@@ -122,7 +121,6 @@ const struct cli_option *cli_format_options(int writing) {
 
 /* --- names --- */
 
-/* Adds a word to a list of words. */
 static void add_name(char text[512], const char *name) {
     const size_t used = strlen(text);
     snprintf(text + used, 512 - used, "%s%s", used ? " " : "", name);

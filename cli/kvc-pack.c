@@ -243,7 +243,6 @@ static const struct cli_option data[] = {
     {.name = NULL},
 };
 
-/* Prints the presets at the end of --help. */
 static void print_presets(void) {
     enum { SUMMARY_COLUMN = 19 };
     const char *what, *name;
@@ -333,7 +332,6 @@ static int read_token_ids(struct cli_pack *p, struct kvc_error *e) {
     return 0;
 }
 
-/* Packs or measures. */
 static int pack_run(struct cli_pack *p, struct kvc_error *e) {
     const int n = p->job.files.n, curve = cli_given("curve");
     if (curve && (n != 1 || strcmp(p->job.files.path[0], "-") == 0))
@@ -414,7 +412,6 @@ static int check_remove(void) {
     return left ? cli_usage("--%s leaves out what --rm would remove for good", left) : 0;
 }
 
-/* Returns 1 if the recipe rebuilds K and V from hidden states. */
 static int rebuilds(const struct cli_pack *p) {
     struct kvc_recipe_info info = {.size = sizeof info};
     if (p->how.recipe) kvc_recipe_describe(p->how.recipe, &info, NULL);

@@ -167,7 +167,6 @@ static const struct command *find_command(const char *name) {
     return NULL;
 }
 
-/* Refuses an option that the command would ignore. */
 static int refuse(void *state, const struct cli_option *o) {
     const struct command *c = state;
     return o->group & ~c->takes ? cli_usage("%s takes no --%s", c->name, o->name) : 0;

@@ -139,7 +139,6 @@ static void clear_folder(const char *path) {
     if (d) closedir(d);
 }
 
-/* Returns 1 if a file is the profile of this hash. */
 static int is_kept(const char *path, const uint8_t sha256[32]) {
     struct kvc_profile_info info = {.size = sizeof info};
     struct kvc_profile *p = cli_output_exists(path) ? kvc_shared_profile_open(path, NULL) : NULL;

@@ -277,7 +277,6 @@ static void print_help(const struct cli_command_line *line) {
     fputs(line->end, stdout);
 }
 
-/* Prints the rows of --list-options. */
 static void print_list(const struct cli_command_line *line) {
     static const char *const argument[] = {
         [no_argument] = "no", [required_argument] = "required", [optional_argument] = "optional"};

@@ -181,7 +181,6 @@ static int link_fd(const struct cli_output *o, const char *name) {
     return linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
 }
 
-/* Gives the file a temporary name. */
 static int link_temporary(struct cli_output *o, struct kvc_error *e) {
     for (int tries = 0; tries < 100; tries++) {
         if (temporary_name(o, e)) return -1;

@@ -38,7 +38,6 @@ static int take_recipe(struct cli_pack *p, struct kvc_error *e) {
                                                        : 0;
 }
 
-/* Opens all operands and joins them. */
 static struct kvc_file *open_joined(void *state, const char *path, struct kvc_error *e) {
     struct cli_pack *p = state;
     struct cli_joined *all = &p->joined;

@@ -74,7 +74,6 @@ static struct kvc_file *look(struct cli_pack *p, const char *path) {
     return stays(path) ? cli_open(path, &quiet, NULL) : NULL;
 }
 
-/* Collects the inputs of a model. */
 static int collect(struct cli_pack *p, struct group *g) {
     const struct cli_files *files = &p->job.files;
     uint64_t of_one;

@@ -28,7 +28,6 @@ static int on_device(const struct cli_unpack *u, const struct kvc_file *f, struc
     return 0;
 }
 
-/* Loads a file. */
 static struct kvc_file *load(struct cli_unpack *u, const struct kvc_file *f, struct kvc_error *e) {
     const struct kvc_open_options *o = &u->job.input.open;
     const struct kvc_cuda_options how = {.size = sizeof how,

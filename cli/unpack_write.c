@@ -72,7 +72,6 @@ static int write_to(struct cli_unpack *u, const struct kvc_file *f,
     return status;
 }
 
-/* Returns 1 if a file has queries or hidden states. */
 static int has_companions(const struct kvc_file *f) {
     struct kvc_tensor_info t = {.size = sizeof t};
     for (uint32_t i = 0; !kvc_file_tensor(f, i, &t); i++)

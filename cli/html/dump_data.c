@@ -46,7 +46,6 @@ static void list_one(struct values *x, unsigned role, uint32_t number, double *w
     x->tensor[x->n++] = number;
 }
 
-/* Lists the tensors that are shown. */
 static int list(struct values *x, struct kvc_error *e) {
     double width = 0;
     x->tensor = calloc(ROLES * (size_t)MAX_TENSORS, sizeof *x->tensor);

@@ -236,7 +236,6 @@ static void contents(FILE *out, struct shown *x, struct dump_options *options,
     note(why, embed_json(out, x->file, options, e), e);
 }
 
-/* Writes the page with its body. */
 static int write_page(const struct dump_facts *facts, const struct kvc_error *why, const char *body,
                       const char *path, struct kvc_error *e) {
     struct html_page p;

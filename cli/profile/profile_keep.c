@@ -125,7 +125,6 @@ int profile_learn(struct profile_tool *t) {
 
 /* --- add --- */
 
-/* Adds a file. Returns an exit status. */
 static int add(struct profile_tool *t, struct cli_report *r, const char *file) {
     struct kvc_profile *p = kvc_shared_profile_open(file, t->e);
     char *path = p ? cli_profile_keep(p, CLI_PROFILE_PUBLIC, t->e) : NULL;

@@ -239,7 +239,6 @@ static int show_written(void *state, uint64_t done, uint64_t total) {
     return store_show(w->t, done, total ? total : w->expected);
 }
 
-/* Returns the bytes of all rows. */
 static uint64_t row_bytes(const struct kvc_file *f) {
     struct kvc_tensor_info info = {.size = sizeof info};
     uint64_t bytes = 0;

@@ -129,7 +129,6 @@ int store_unpin(struct store_tool *t) {
 
 /* --- drop --- */
 
-/* Removes a namespace. */
 static int drop_namespace(struct store_tool *t, struct kvc_store_namespace *ns) {
     const int64_t n = kvc_store_drop(ns, t->e);
     if (n < 0) return store_trouble(t);

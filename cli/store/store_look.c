@@ -113,7 +113,6 @@ static unsigned first_directory(struct store_tool *t) {
     return UINT_MAX;
 }
 
-/* Returns 1 if the name is that of a chunk. */
 static int is_chunk(const char *name) {
     const char *dot = strrchr(name, '.');
     return dot && strcmp(dot, ".kv") == 0;

@@ -63,7 +63,6 @@ int store_export(struct store_tool *t) {
     return status ? status : say(t, &moved, "written", 0);
 }
 
-/* Puts the objects of an archive. */
 static int import_all(struct store_tool *t, const struct kvc_store_archive *a) {
     static const struct store_namespaces all = {.n = 0};
     struct kvc_store_moved moved = {.size = sizeof moved};

@@ -57,7 +57,6 @@ int store_refuse_unmade(struct store_tool *t) {
     return EXIT_TROUBLE;
 }
 
-/* Says that a directory was made. */
 static void say_made(struct kvc_store *s, unsigned tier) {
     struct kvc_store_tier_info info = {.size = sizeof info};
     char size[32];

@@ -59,7 +59,6 @@ static int fail_array(size_t i, struct kvc_error *e, const char *what) {
     return kvc_fail(e, KVC_ERR_USAGE, "array %zu %s", i, what);
 }
 
-/* Checks array i and describes it. */
 static int take_array(struct memory *x, size_t i, struct kvc_error *e) {
     struct array *to = &x->array[i];
     if (kvc_sized_take_at(&to->a, sizeof to->a, x->m.arrays, x->m.array_size, i, "kvc_memory_array",
@@ -349,7 +348,6 @@ static int by_tensor(const void *a, const void *b) {
     return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
 }
 
-/* Finds the rows of each array. */
 static int aim(struct load *l, int convert, uint64_t *items, struct kvc_error *e) {
     uint64_t bytes = 0;
     *items = 0;
@@ -438,7 +436,6 @@ static int load_rows(const struct load *l, const struct target *to, uint64_t fir
     return status;
 }
 
-/* Finds the array and the rows of an item. */
 static const struct target *find_item(const struct load *l, uint64_t item, uint64_t *first,
                                       uint64_t *n) {
     size_t low = 0, high = l->n;
@@ -457,7 +454,6 @@ static const struct target *find_item(const struct load *l, uint64_t item, uint6
     return to;
 }
 
-/* Decodes the blocks of an item. */
 static int load_item(void *state, uint64_t item, void **result, struct kvc_error *e) {
     const struct load *l = state;
     uint64_t first, n;

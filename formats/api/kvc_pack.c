@@ -277,7 +277,6 @@ static int check_targets(const struct kvc_write_options *o, struct kvc_error *e)
     return 0;
 }
 
-/* Takes the recipe of the base. */
 static int take_base(struct packing *p, struct kvc_error *e) {
     const struct kvc_write_options *o = p->o;
     const struct kvc_cache *base = o->base->cache;

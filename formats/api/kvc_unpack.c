@@ -180,7 +180,6 @@ static int write_new(const struct unpacking *u, struct kvc_sink *out,
                    : kvc_export(u->to, c, &u->export, out, e);
 }
 
-/* Writes what was chosen. */
 static int write_target(const struct unpacking *u, struct kvc_sink *out,
                         const struct kvc_member_sink *members, struct kvc_error *e) {
     const struct kvc_cache *c = u->f->cache;

@@ -123,7 +123,6 @@ static int copy_table(struct packing *p, struct kvc_error *e) {
     return 0;
 }
 
-/* Describes where all tensors lie. */
 static int find_rows(struct packing *p, struct kvc_error *e) {
     const struct kvc_memory *m = &p->memory;
     const struct kvc_cache *c = p->file->cache;

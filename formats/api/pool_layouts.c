@@ -106,7 +106,6 @@ int64_t kvc_pool_layout_strides(const struct kvc_pool_layout *layout, const stru
     return bases < 0 ? -1 : strides_of(layout->axes, pool, v);
 }
 
-/* Fills one array of a pool. */
 static void take_array(struct kvc_memory_array *a, const struct kvc_pool *pool,
                        const struct kvc_pool_strides *s, uint64_t layer, unsigned kv,
                        void *const *bases, uint64_t n_bases) {

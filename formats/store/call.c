@@ -417,7 +417,6 @@ int kvc_store_notify_all(struct kvc_store *s, enum kvc_op op, const struct kvc_o
     return status;
 }
 
-/* Gives a put its bytes. */
 static void set_put(struct kvc_call *c, struct kvc_bytes *bytes, const struct kvc_tier_put *how) {
     c->bytes = hold_bytes(bytes);
     c->how = *how;

@@ -17,7 +17,6 @@ static int refuse(const char *what, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_DAMAGED, "the object %s than its name stands for", what);
 }
 
-/* Returns 1 if the file has these keys. */
 static int has_keys(const struct claim *c, const uint8_t *keys, size_t n) {
     return c->prefix.n_keys == n && (!n || !memcmp(c->prefix.keys, keys, n * KVC_KEY_BYTES));
 }
@@ -110,7 +109,6 @@ void kvc_chunk_blame(const struct kvc_object *o, struct kvc_error *e) {
     kvc_error_prefix(e, name);
 }
 
-/* Proves what is open. */
 static int prove(const struct kvc_chunk *chunk, struct kvc_file *f, int hashes,
                  struct kvc_error *e) {
     struct claim c = {.file = f, .prefix.size = sizeof c.prefix};

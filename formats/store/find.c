@@ -80,7 +80,6 @@ static void prefix_answer(struct search *x, struct kvc_call *c, size_t from) {
     x->from = hit->chunks;
 }
 
-/* Says how many tokens come from which tier. */
 void kvc_hit_list_tiers(struct kvc_store_hit *hit) {
     const struct kvc_store *s = hit->ns->store;
     size_t at = 0;
@@ -110,7 +109,6 @@ static int prepare(struct kvc_store_hit *hit, const int32_t *tokens,
     return 0;
 }
 
-/* Finds the longest prefix in one namespace. */
 static struct kvc_store_hit *find_in(struct kvc_store_namespace *ns, const int32_t *tokens,
                                      uint64_t n, const struct kvc_store_find_options *o,
                                      struct kvc_error *e) {

@@ -341,7 +341,6 @@ static void open_chain(const struct learning *l, size_t i, struct chain *c) {
     if (c->n) close_after(c, 1);
 }
 
-/* Returns the chunks of a text as one cache. */
 static struct kvc_file *join(const struct learning *l, const struct chain *c) {
     const struct kvc_file *file[CHUNKS];
     const struct kvc_join_options how = {.size = sizeof how, .shared_model = l->model};

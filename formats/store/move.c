@@ -151,7 +151,6 @@ static int is_empty(const struct kvc_input *in) {
            memcmp(begin, zeros, sizeof begin) == 0;
 }
 
-/* Opens the members. */
 static int open_members(struct kvc_store_archive *a, const char *path, struct kvc_error *e) {
     static const struct kvc_input_how how = {.read = 1};
     struct stat st;

@@ -165,7 +165,6 @@ struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespac
 
 /* --- namespaces that are in the store --- */
 
-/* Names the object of the facts of a namespace. */
 static struct kvc_object facts_object(const struct kvc_store_namespace *ns) {
     struct kvc_object o = {.kind = KVC_OBJECT_NAMESPACE};
     memcpy(o.ns, ns->hash, sizeof o.ns);
@@ -191,7 +190,6 @@ static int see_namespace(void *state, const struct kvc_object *o, uint64_t size,
     return 0;
 }
 
-/* Reads the facts of a namespace from its object. */
 static int read_facts(struct kvc_store_namespace *ns, const struct kvc_object *object,
                       struct kvc_error *e) {
     struct kvc_namespace_facts facts = {.size = sizeof facts};

@@ -137,7 +137,6 @@ static struct kvc_bytes *make_chunk(struct put_job *job, size_t i, struct kvc_er
     return NULL;
 }
 
-/* Writes chunk i to a tier, and counts it. */
 static int put_chunk(struct put_job *job, unsigned tier, size_t i, struct kvc_bytes *bytes,
                      struct kvc_error *e) {
     const struct kvc_tier_put how = {.parent = i ? &job->object[i - 1] : NULL,

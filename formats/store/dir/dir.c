@@ -109,7 +109,6 @@ static int adopt_rest(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
     return 0;
 }
 
-/* Counts the files. */
 static void find_files(struct kvc_dir *d, struct finding *f, kvc_instant deadline) {
     struct stat st;
     while (f->found < f->n && kvc_now() < deadline &&

@@ -510,7 +510,6 @@ struct kvc_index *kvc_index_open(int folder, int *made, struct kvc_error *e) {
     return ix;
 }
 
-/* Removes an index that is known to be damaged. */
 void kvc_index_close(struct kvc_index *ix) {
     /* SQLite must not be called after fork(), not even to close */
     if (!ix || ix->process != getpid()) return;

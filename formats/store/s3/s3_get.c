@@ -127,7 +127,6 @@ static int complete(struct get *g, struct fetch *f) {
     return 0;
 }
 
-/* Takes the bytes of one range. */
 static int take_range(struct get *g, struct fetch *f, const struct kvc_s3_request *r) {
     const uint64_t total = r->answer.status == 206 ? (uint64_t)r->answer.total : r->got,
                    range = g->c.l->setup.range;
