@@ -8,33 +8,57 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- reading --- */
+/* --- reading a range of chunks --- */
 
 #define AHEAD (UINT64_C(128) << 20) /* bytes that are read before they are used */
 #define PART 32                     /* chunks of a remote call, at most */
 
-/* Uses a chunk, and owns its file and bytes then, of which `size` are without the signature. */
+/* Uses a chunk, and owns its file and bytes then, of which `size` are without the signature. 1: no
+ * more is wanted. */
 typedef int use_chunk(void *state, size_t i, struct kvc_file *f, struct kvc_bytes *bytes,
                       size_t size, struct kvc_error *e);
 
+/* A request for a range of chunks. */
 struct fetch {
     struct kvc_store_hit *hit;
-    kvc_instant deadline;
+    const struct kvc_store_load_options *options;
     int hashes;
     use_chunk *use;
     void *state;
-    size_t asked, end;              /* chunks that are asked for, to be asked for */
-    unsigned calls;                 /* under way */
-    uint64_t ahead;                 /* bytes that are asked for and not used */
-    struct kvc_call *first, **last; /* calls, each of consecutive chunks of one tier */
+    kvc_instant began, deadline;
+    size_t first, end, asked;      /* chunks; those before `asked` are asked for */
+    size_t used;                   /* from the first one on */
+    int stopped;                   /* by the caller: the others are not wanted */
+    uint64_t bytes;                /* of chunks that were used, without signatures */
+    uint64_t done, total;          /* stored bytes, of progress; total 0: unknown */
+    unsigned calls;                /* under way */
+    uint64_t ahead;                /* bytes that are asked for and not used */
+    struct kvc_call *call, **last; /* each of consecutive chunks of one tier */
 };
+
+/* Finds the chunks of the range of positions that the options name. */
+static int take_range(struct fetch *f, struct kvc_error *e) {
+    const struct kvc_store_load_options *o = f->options;
+    const struct kvc_store_hit *hit = f->hit;
+    const uint64_t chunk = hit->ns->chunk, tokens = hit->chunks * chunk;
+    const uint64_t end = o->end && o->end < tokens ? o->end : tokens;
+    if (o->end && o->first >= o->end)
+        return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
+    f->began = kvc_now();
+    f->deadline = kvc_load_until(hit->ns->store, o->timeout_us);
+    f->first = (size_t)(o->first / chunk);
+    f->end = (size_t)((end + chunk - 1) / chunk);
+    if (f->first > f->end) f->first = f->end;
+    f->asked = f->first;
+    return 0;
+}
 
 /* Asks for more, until each thread that reads has a call, and the chunks of one are used: what
  * arrived long before it is used has left the CPU's caches by then. */
 static void ask_more(struct fetch *f) {
     const struct kvc_store_hit *hit = f->hit;
     const unsigned threads = hit->ns->store->options.threads;
-    while (f->asked < f->end && (!f->first || (f->calls <= threads && f->ahead < AHEAD))) {
+    while (f->asked < f->end && (!f->call || (f->calls <= threads && f->ahead < AHEAD))) {
         const unsigned tier = hit->tier[f->asked];
         const size_t most = hit->ns->store->tier[tier].ops->remote ? PART : 1;
         uint64_t bytes = 0;
@@ -44,17 +68,26 @@ static void ask_more(struct fetch *f) {
             bytes += hit->bytes[f->asked + n++];
         struct kvc_call *c = kvc_call_ask(hit->ns->store, tier, KVC_OP_GET, &hit->object[f->asked],
                                           n, f->deadline);
-        if (!c) {
-            f->end = f->asked;
-            return;
-        }
+        f->asked = c ? f->asked + n : f->end;
+        if (!c) return;
         c->value = (int64_t)bytes;
-        f->asked += n;
         f->calls++;
         f->ahead += bytes;
         *f->last = c;
         f->last = &c->next;
     }
+}
+
+/* Hands a chunk over, and reports progress to the caller. */
+static int use_and_report(struct fetch *f, size_t i, struct kvc_file *file, struct kvc_bytes *bytes,
+                          size_t size, struct kvc_error *e) {
+    const struct kvc_store_load_options *o = f->options;
+    const int status = f->use(f->state, i, file, bytes, size, e);
+    f->bytes += size;
+    f->done += f->hit->bytes[i];
+    if (status || !o->progress || !o->progress(o->progress_state, f->done, f->total)) return status;
+    kvc_fail(e, KVC_ERR_IO, "cancelled by the caller");
+    return 1;
 }
 
 /* Proves a chunk that has arrived, and hands it over. */
@@ -75,7 +108,7 @@ static int use_one(struct fetch *f, size_t i, struct kvc_got *got, struct kvc_er
         size_t size = hit->bytes[i] = bytes->size;
         got->bytes = NULL;
         struct kvc_file *file = kvc_chunk_open(&chunk, bytes->data, &size, f->hashes, &why);
-        if (file) return f->use(f->state, i, file, bytes, size, e);
+        if (file) return use_and_report(f, i, file, bytes, size, e);
         kvc_bytes_release(bytes);
     }
     kvc_store_mark_bad(s, hit->tier[i], &hit->object[i], &why);
@@ -85,8 +118,8 @@ static int use_one(struct fetch *f, size_t i, struct kvc_got *got, struct kvc_er
 
 /* Ends the first call, whether it is done or not. */
 static void end_first(struct fetch *f) {
-    struct kvc_call *c = f->first;
-    if (!(f->first = c->next)) f->last = &f->first;
+    struct kvc_call *c = f->call;
+    if (!(f->call = c->next)) f->last = &f->call;
     f->calls--;
     f->ahead -= (uint64_t)c->value;
     pthread_mutex_lock(&c->lock);
@@ -95,19 +128,50 @@ static void end_first(struct fetch *f) {
     kvc_call_release(c);
 }
 
-/* Reads chunks one after the other, from f->asked to f->end, proves them, and gives each to f->use.
- * Returns how many were used. *e is filled if a chunk was bad or a tier failed. */
-static size_t fetch_chunks(struct fetch *f, struct kvc_error *e) {
-    size_t used = 0;
-    const size_t first = f->asked;
-    int status = 0;
-    f->last = &f->first;
-    for (ask_more(f); f->first && !status; ask_more(f)) {
-        struct kvc_call *c = f->first;
+/* Returns 1 if the chunks that were read came from a tier, or were copied to it. Directories learn
+ * of all that is read. */
+static int was_used(const struct fetch *f, unsigned tier) {
+    int any = !f->hit->ns->store->tier[tier].ops->remote;
+    for (size_t i = f->first; i < f->first + f->used && !any; i++) any = f->hit->tier[i] >= tier;
+    return any;
+}
+
+/* Counts what was loaded, and tells the tiers. */
+static void finish(const struct fetch *f) {
+    struct kvc_store_hit *hit = f->hit;
+    struct kvc_store *s = hit->ns->store;
+    const uint64_t chunk = hit->ns->chunk;
+    const size_t end = f->first + f->used, lacks = f->stopped ? 0 : f->end - end;
+    kvc_count(s, KVC_COUNT_LOADED, f->used * chunk);
+    kvc_count(s, KVC_COUNT_LOADED_BYTES, f->bytes);
+    kvc_count(s, KVC_COUNT_LOAD_US, (uint64_t)(kvc_now() - f->began));
+    kvc_count(s, KVC_COUNT_SHORT, lacks * chunk);
+    for (unsigned i = 0; i < s->n_tiers; i++) {
+        if (!f->used || !was_used(f, i)) continue;
+        kvc_store_notify(s, i, KVC_OP_TOUCH, hit->object, end, 0);
+        if (s->tier[i].ops->last_first) kvc_namespace_touch(hit->ns, i);
+    }
+    if (!lacks) return;
+    hit->chunks = end;
+    kvc_hit_list_tiers(hit);
+}
+
+/* Reads the chunks one after the other, proves them, and gives each to f->use. *e is filled if a
+ * chunk was bad or a tier failed. */
+static void fetch_chunks(struct fetch *f, struct kvc_error *e) {
+    int status = 0, known = 1;
+    for (size_t i = f->first; i < f->end; i++) {
+        f->total += f->hit->bytes[i];
+        known &= f->hit->bytes[i] != 0;
+    }
+    if (!known) f->total = 0;
+    f->last = &f->call;
+    for (ask_more(f); f->call && !status; ask_more(f)) {
+        struct kvc_call *c = f->call;
         for (size_t i = 0; i < c->n && !status; i++) {
             if (kvc_call_arrives(c, i)) {
-                status = use_one(f, first + used, &c->got[i], e);
-                used += !status;
+                status = use_one(f, f->first + f->used, &c->got[i], e);
+                f->used += !status;
             } else { /* it failed, or it is late, which this counts */
                 kvc_call_wait(c, e);
                 status = -1;
@@ -116,105 +180,9 @@ static size_t fetch_chunks(struct fetch *f, struct kvc_error *e) {
         end_first(f);
         if (status) break;
     }
-    while (f->first) end_first(f);
-    return used;
-}
-
-/* --- ranges and progress --- */
-
-/* The chunks that a request takes. */
-struct range {
-    size_t first, end;
-    kvc_instant deadline, began;
-    int cancelled; /* by the caller: the chunks from `end` on are not asked for */
-};
-
-static int take_range(struct range *r, const struct kvc_store_hit *hit,
-                      const struct kvc_store_load_options *o, struct kvc_error *e) {
-    const uint64_t chunk = hit->ns->chunk, tokens = hit->chunks * chunk;
-    const uint64_t end = o->end && o->end < tokens ? o->end : tokens;
-    if (o->end && o->first >= o->end)
-        return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
-    r->cancelled = 0;
-    r->began = kvc_now();
-    r->deadline = kvc_load_until(hit->ns->store, o->timeout_us);
-    r->first = (size_t)(o->first / chunk);
-    r->end = (size_t)((end + chunk - 1) / chunk);
-    if (r->first > r->end) r->first = r->end;
-    return 0;
-}
-
-/* A use of chunks that reports progress to the caller. */
-struct reporting {
-    const struct kvc_store_hit *hit;
-    const struct kvc_store_load_options *options;
-    use_chunk *use;
-    void *state;
-    uint64_t done, total; /* stored bytes; total 0: unknown */
-    int cancelled;
-};
-
-static int use_and_report(void *state, size_t i, struct kvc_file *f, struct kvc_bytes *bytes,
-                          size_t size, struct kvc_error *e) {
-    struct reporting *t = state;
-    const int status = t->use(t->state, i, f, bytes, size, e);
-    t->done += t->hit->bytes[i];
-    if (status || !t->options->progress ||
-        !t->options->progress(t->options->progress_state, t->done, t->total))
-        return status;
-    t->cancelled = 1;
-    return kvc_fail(e, KVC_ERR_IO, "cancelled by the caller");
-}
-
-/* Reads the chunks of a range with progress. */
-static size_t fetch_range(struct kvc_store_hit *hit, struct range *r,
-                          const struct kvc_store_load_options *o, int hashes, use_chunk *use,
-                          void *state, struct kvc_error *e) {
-    struct reporting t = {.hit = hit, .options = o, .use = use, .state = state};
-    struct fetch f = {.hit = hit,
-                      .deadline = r->deadline,
-                      .hashes = hashes,
-                      .use = use_and_report,
-                      .state = &t,
-                      .asked = r->first,
-                      .end = r->end};
-    int known = 1;
-    for (size_t i = r->first; i < r->end; i++) {
-        t.total += hit->bytes[i];
-        known &= hit->bytes[i] != 0;
-    }
-    if (!known) t.total = 0;
-    const size_t used = fetch_chunks(&f, e);
-    if ((r->cancelled = t.cancelled)) r->end = r->first + used;
-    return used;
-}
-
-/* Returns 1 if the chunks that were read came from a tier, or were copied to it. Directories learn
- * of all that is read. */
-static int was_used(const struct kvc_store_hit *hit, const struct range *r, size_t used,
-                    unsigned tier) {
-    int any = !hit->ns->store->tier[tier].ops->remote;
-    for (size_t i = r->first; i < r->first + used && !any; i++) any = hit->tier[i] >= tier;
-    return any;
-}
-
-/* Counts what was loaded, and tells the tiers. */
-static void finish(struct kvc_store_hit *hit, const struct range *r, size_t used, uint64_t bytes) {
-    struct kvc_store *s = hit->ns->store;
-    const uint64_t chunk = hit->ns->chunk;
-    kvc_count(s, KVC_COUNT_LOADED, used * chunk);
-    kvc_count(s, KVC_COUNT_LOADED_BYTES, bytes);
-    kvc_count(s, KVC_COUNT_LOAD_US, (uint64_t)(kvc_now() - r->began));
-    kvc_count(s, KVC_COUNT_SHORT, (r->end - r->first - used) * chunk);
-    for (unsigned i = 0; i < s->n_tiers; i++) {
-        if (!used || !was_used(hit, r, used, i)) continue;
-        kvc_store_notify(s, i, KVC_OP_TOUCH, hit->object, r->first + used, 0);
-        if (s->tier[i].ops->last_first) kvc_namespace_touch(hit->ns, i);
-    }
-    if (r->first + used < hit->chunks && used < r->end - r->first) { /* the rest is not there */
-        hit->chunks = r->first + used;
-        kvc_hit_list_tiers(hit);
-    }
+    while (f->call) end_first(f);
+    f->stopped = status > 0;
+    finish(f);
 }
 
 /* Copies a chunk that came from a slower tier to the faster ones. */
@@ -231,21 +199,18 @@ struct giving {
     struct kvc_store_hit *hit;
     kvc_store_chunk_fn *take;
     void *state;
-    uint64_t bytes;
-    int stopped;
 };
 
 static int give(void *state, size_t i, struct kvc_file *f, struct kvc_bytes *bytes, size_t size,
                 struct kvc_error *e) {
-    struct giving *g = state;
+    const struct giving *g = state;
     const uint64_t chunk = g->hit->ns->chunk;
     (void)e;
-    g->stopped = g->take(g->state, i * chunk, chunk, bytes->data, size) != 0;
-    g->bytes += size;
+    const int stop = g->take(g->state, i * chunk, chunk, bytes->data, size) != 0;
     kvc_file_close(f);
     keep(g->hit, i, bytes);
     kvc_bytes_release(bytes);
-    return g->stopped;
+    return stop;
 }
 
 int64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load_options *options,
@@ -253,16 +218,13 @@ int64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load_
     if (KVC_NULL(e, hit)) return -1;
     if (!take) return kvc_null_function(e, __func__, "take");
     struct kvc_store_load_options o;
-    struct range r;
     struct giving g = {.hit = hit, .take = take, .state = state};
+    struct fetch f = {.hit = hit, .options = &o, .hashes = 1, .use = give, .state = &g};
     if (e) *e = (struct kvc_error){.code = KVC_OK};
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) ||
-        take_range(&r, hit, &o, e))
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) || take_range(&f, e))
         return -1;
-    const size_t used = fetch_range(hit, &r, &o, 1, give, &g, e);
-    if (g.stopped) r.end = r.first + used; /* the rest is not asked for */
-    finish(hit, &r, used, g.bytes);
-    return (int64_t)(used * hit->ns->chunk);
+    fetch_chunks(&f, e);
+    return (int64_t)(f.used * hit->ns->chunk);
 }
 
 /* --- a cache --- */
@@ -273,17 +235,15 @@ struct pieces {
     struct kvc_file **file;
     struct kvc_bytes **bytes;
     size_t n;
-    uint64_t total; /* bytes */
 };
 
 static int load_collect(void *state, size_t i, struct kvc_file *f, struct kvc_bytes *bytes,
                         size_t size, struct kvc_error *e) {
     struct pieces *p = state;
-    (void)e;
+    (void)size, (void)e;
     keep(p->hit, i, bytes);
     p->file[p->n] = f;
     p->bytes[p->n++] = bytes;
-    p->total += size;
     return 0;
 }
 
@@ -304,26 +264,25 @@ struct kvc_file *kvc_store_get(struct kvc_store_hit *hit,
     /* the pieces have no names for messages */
     static const struct kvc_join_options join = {.size = sizeof join, .name = "the prefix"};
     struct kvc_store_load_options o;
-    struct range r;
+    struct fetch all = {.hit = hit, .options = &o, .hashes = 1, .use = load_collect};
     struct kvc_file *f = NULL;
     if (e) *e = (struct kvc_error){.code = KVC_OK};
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) ||
-        take_range(&r, hit, &o, e))
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) || take_range(&all, e))
         return NULL;
     struct pieces *p = calloc(1, sizeof *p);
     if (p) {
         p->hit = hit;
-        p->file = calloc(r.end - r.first + 1, sizeof *p->file);
-        p->bytes = calloc(r.end - r.first + 1, sizeof *p->bytes);
+        p->file = calloc(all.end - all.first + 1, sizeof *p->file);
+        p->bytes = calloc(all.end - all.first + 1, sizeof *p->bytes);
     }
     if (!p || !p->file || !p->bytes) {
         if (p) free_pieces(p);
         kvc_fail_memory(e, "chunks");
         return NULL;
     }
-    const size_t used = fetch_range(hit, &r, &o, 1, load_collect, p, e);
-    finish(hit, &r, used, p->total);
-    if (p->n && !r.cancelled)
+    all.state = p;
+    fetch_chunks(&all, e);
+    if (p->n && !all.stopped)
         f = kvc_file_join_by((const struct kvc_file *const *)p->file, p->n, &join, e);
     if (f) kvc_file_own(f, p, free_pieces);
     else free_pieces(p);
@@ -337,7 +296,6 @@ struct loading {
     struct kvc_memory m; /* with arrays of this library's size */
     struct kvc_store_load_options o;
     struct kvc_memory_array *array; /* moved to the chunk */
-    uint64_t bytes;
 };
 
 /* Decodes the positions that a chunk and the memory share. */
@@ -372,8 +330,8 @@ static int load_one(void *state, size_t i, struct kvc_file *f, struct kvc_bytes 
     struct loading *l = state;
     struct kvc_error why;
     const int status = load_decode(l, i, f, &why);
+    (void)size;
     kvc_file_close(f);
-    l->bytes += size;
     if (!status) keep(l->hit, i, bytes);
     kvc_bytes_release(bytes);
     if (!status) return 0;
@@ -419,7 +377,7 @@ static int check_memory(const struct kvc_memory *m, const struct kvc_store_hit *
 static int64_t load_range(struct loading *l, const struct kvc_store_load_options *options,
                           struct kvc_error *e) {
     struct kvc_store_load_options *o = &l->o;
-    struct range r;
+    struct fetch f = {.hit = l->hit, .options = o, .use = load_one, .state = l};
     struct kvc_error why = {.code = KVC_OK};
     const uint64_t first = l->m.first_position > 0 ? (uint64_t)l->m.first_position : 0;
     if (kvc_sized_take(o, sizeof *o, options, "kvc_store_load_options", e)) return -1;
@@ -427,14 +385,13 @@ static int64_t load_range(struct loading *l, const struct kvc_store_load_options
     o->first = first;
     o->end = first + l->m.tokens;
     if (!l->m.tokens) return (int64_t)first;
-    if (take_range(&r, l->hit, o, e)) return -1;
-    const size_t used = fetch_range(l->hit, &r, o, 0, load_one, l, &why);
+    if (take_range(&f, e)) return -1;
+    fetch_chunks(&f, &why);
     if (e) *e = why;
-    finish(l->hit, &r, used, l->bytes);
     /* memory of another type or shape than the cache's: no chunk will fit */
-    if (!used && (why.code == KVC_ERR_USAGE || why.code == KVC_ERR_NOT_SLICEABLE)) return -1;
-    const uint64_t end = (r.first + used) * l->hit->ns->chunk;
-    if (!used || end < first) return (int64_t)first;
+    if (!f.used && (why.code == KVC_ERR_USAGE || why.code == KVC_ERR_NOT_SLICEABLE)) return -1;
+    const uint64_t end = (f.first + f.used) * l->hit->ns->chunk;
+    if (!f.used || end < first) return (int64_t)first;
     return (int64_t)(end < o->end ? end : o->end);
 }
 
