@@ -115,11 +115,11 @@ BUDGET = {
     # checks of arguments; what the tools and the store did by themselves; weights for queries; folders of profiles, and
     # how one fits; targets that make no sense; why a descriptor is not written; what a move leaves out; rows of windows and of
     # whole layers apart; caches of other models than the weights
-    "formats/api": 6750,
+    "formats/api": 6740,
     # checks of arguments; tiers, checks and moves of objects, which were in kvc-store; profiles that a store learns, and that
     # its recipes share; links by which open handles find what was moved; what a move or a check goes on after
-    "formats/store": 5730,
-    "formats/store/tier": 760,  # memory of objects, which is kept
+    "formats/store": 5630,
+    "formats/store/tier": 770,  # memory of objects, which is kept; objects by kind, namespace and key, which three files made
     # what doctor and stat asked of directories; lives and pins of what is put again, and of named caches; each of many names in one
     # call; what a hostile server must not do
     "formats/store/backends": 9280,

@@ -24,8 +24,6 @@
 _Static_assert(KVC_RECIPE_BYTES == KVC_MAX_RECIPE_TEXT,
                "a recipe's text fits into struct kvc_namespace_facts");
 
-/* --- writing --- */
-
 #define FIRST_LINE "kvc namespace 1\n"
 #define IDENTITY 1
 #define FIDELITY 16

@@ -9,7 +9,7 @@
 
 int kvc_learnt_find(struct kvc_store *s, const uint8_t from[KVC_KEY_BYTES],
                     uint8_t sha256[KVC_KEY_BYTES]) {
-    const struct kvc_object o = kvc_learnt_object(from);
+    const struct kvc_object o = kvc_object_of(KVC_OBJECT_LEARNT, from, from);
     size_t size = 0;
     struct kvc_bytes *bytes = kvc_store_read_object(s, &o, &size, NULL);
     const int status = bytes ? kvc_learnt_read(bytes->data, size, sha256, NULL) : -1;

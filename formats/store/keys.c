@@ -151,9 +151,8 @@ static int sign(const struct kvc_store *s, const struct kvc_object *o, const voi
     return kvc_fail_memory(e, "a signature");
 }
 
-int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void **data, size_t *size,
-                   struct kvc_error *e) {
-    if (!s->is_signed) return 0;
+static int append_signature(const struct kvc_store *s, const struct kvc_object *o, void **data,
+                            size_t *size, struct kvc_error *e) {
     uint8_t *more = realloc(*data, *size + SIGNATURE);
     if (!more) return kvc_fail_memory(e, "a signature");
     *data = more;
@@ -161,6 +160,17 @@ int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void *
     if (sign(s, o, more, *size, more + *size + MARK_BYTES, e)) return -1;
     *size += SIGNATURE;
     return 0;
+}
+
+struct kvc_bytes *kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void *data,
+                                 size_t size, struct kvc_error *e) {
+    if (s->is_signed && append_signature(s, o, &data, &size, e)) {
+        free(data);
+        return NULL;
+    }
+    struct kvc_bytes *bytes = kvc_bytes_of(data, size);
+    if (!bytes) kvc_fail_memory(e, "an object");
+    return bytes;
 }
 
 int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, const void *data,

@@ -481,8 +481,7 @@ static struct kvc_bytes *pack_anew(const struct kvc_store_namespace *ns, const s
     void *data = NULL;
     size_t size = 0;
     if (kvc_file_pack_memory(f, &how, &data, &size, NULL)) return NULL;
-    if (is_of(ns, data, size) && !kvc_chunk_sign(ns->store, o, &data, &size, NULL))
-        return kvc_bytes_of(data, size);
+    if (is_of(ns, data, size)) return kvc_chunk_sign(ns->store, o, data, size, NULL);
     free(data);
     return NULL;
 }
@@ -572,16 +571,6 @@ static void touch(struct kvc_store *s, const struct kvc_object *o, size_t n) {
         if (s->tier[i].ops->last_first) kvc_store_notify(s, i, KVC_OP_TOUCH, o, n, 0);
 }
 
-/* Removes moved caches, those that go on after others first. */
-static void remove_moved(struct learning *l, struct kvc_list *moved) {
-    for (size_t i = 0; i < moved->n / 2; i++) {
-        const struct kvc_listed item = moved->item[i];
-        moved->item[i] = moved->item[moved->n - 1 - i];
-        moved->item[moved->n - 1 - i] = item;
-    }
-    kvc_list_remove(l->ns->store, moved, NULL);
-}
-
 /* Moves lossless caches to the namespace of the profile. Where it is not certain what stays,
  * nothing is removed yet. */
 static void move_caches(struct learning *l, struct kvc_store_namespace *packed) {
@@ -604,14 +593,14 @@ static void move_caches(struct learning *l, struct kvc_store_namespace *packed) 
     }
     uncertain |= l->ns->store->closing;
     if (!uncertain) keep_before(l, m);
-    for (size_t i = 0, same; i < list->n && !uncertain; i += same) {
-        same = same_object(list, i);
+    for (size_t i = list->n; i-- && !uncertain;) { /* those that go on after others first */
+        if (i && kvc_object_equal(&list->item[i - 1].object, &list->item[i].object)) continue;
         left += m[i].stays != 0;
-        for (size_t k = 0; k < same && !m[i].stays; k++)
+        for (size_t k = same_object(list, i); k-- && !m[i].stays;)
             left += kvc_list_add(&moved, &list->item[i + k]) != 0;
     }
     touch(l->ns->store, twin, n);
-    remove_moved(l, &moved);
+    kvc_list_remove(l->ns->store, &moved, NULL);
     if (!left && !uncertain) atomic_store(&l->ns->learn->has_unpacked, 0);
     free(moved.item);
     free(twin);

@@ -12,13 +12,6 @@
 
 static const uint8_t no_profile[KVC_KEY_BYTES];
 
-struct kvc_object kvc_learnt_object(const uint8_t ns[KVC_KEY_BYTES]) {
-    struct kvc_object o = {.kind = KVC_OBJECT_LEARNT};
-    memcpy(o.ns, ns, sizeof o.ns);
-    memcpy(o.key, ns, sizeof o.key);
-    return o;
-}
-
 int kvc_learnt_is_none(const uint8_t sha256[KVC_KEY_BYTES]) {
     return memcmp(sha256, no_profile, sizeof no_profile) == 0;
 }

@@ -137,14 +137,21 @@ struct kvc_store_namespace *kvc_namespace_open(struct kvc_store *s, const struct
     return NULL;
 }
 
-/* Makes an empty namespace that of a profile, which it takes over, that was learnt from another. */
-static void take_learnt(struct kvc_store_namespace *packed, const struct kvc_store_namespace *from,
-                        struct kvc_profile *p) {
+/* Returns an empty namespace of a profile, which it takes over, that was learnt from another one.
+ */
+static struct kvc_store_namespace *learnt_namespace(const struct kvc_store_namespace *from,
+                                                    struct kvc_profile *p, struct kvc_error *e) {
+    struct kvc_store_namespace *packed = empty_namespace(from->store, e);
+    if (!packed) {
+        kvc_shared_profile_close(p);
+        return NULL;
+    }
     packed->packs_with = p;
     packed->has_tenant = from->has_tenant;
     memcpy(packed->tenant, from->tenant, sizeof packed->tenant);
     packed->is_learnt = 1;
     memcpy(packed->learnt_from, from->hash, sizeof packed->learnt_from);
+    return packed;
 }
 
 struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespace *ns,
@@ -152,13 +159,8 @@ struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespac
                                                  struct kvc_error *e) {
     /* as it was asked for: a profile may settle it to another step */
     const struct kvc_store_namespace_options o = {.recipe = ns->asked, .chunk = ns->chunk};
-    struct kvc_store_namespace *packed = empty_namespace(ns->store, e);
-    if (!packed) {
-        kvc_shared_profile_close(p);
-        return NULL;
-    }
-    take_learnt(packed, ns, p);
-    if (!describe(packed, f, &o, e)) return packed;
+    struct kvc_store_namespace *packed = learnt_namespace(ns, p, e);
+    if (!packed || !describe(packed, f, &o, e)) return packed;
     kvc_store_namespace_close(packed);
     return NULL;
 }
@@ -166,10 +168,7 @@ struct kvc_store_namespace *kvc_namespace_packed(const struct kvc_store_namespac
 /* --- namespaces that are in the store --- */
 
 static struct kvc_object facts_object(const struct kvc_store_namespace *ns) {
-    struct kvc_object o = {.kind = KVC_OBJECT_NAMESPACE};
-    memcpy(o.ns, ns->hash, sizeof o.ns);
-    memcpy(o.key, ns->hash, sizeof o.key);
-    return o;
+    return kvc_object_of(KVC_OBJECT_NAMESPACE, ns->hash, ns->hash);
 }
 
 struct search {
@@ -258,12 +257,8 @@ kvc_store_namespace_named(struct kvc_store *s, const char *name,
 struct kvc_store_namespace *kvc_namespace_linked(const struct kvc_store_namespace *ns,
                                                  const uint8_t hash[KVC_KEY_BYTES],
                                                  struct kvc_profile *p, struct kvc_error *e) {
-    struct kvc_store_namespace *packed = empty_namespace(ns->store, e);
-    if (!packed) {
-        kvc_shared_profile_close(p);
-        return NULL;
-    }
-    take_learnt(packed, ns, p);
+    struct kvc_store_namespace *packed = learnt_namespace(ns, p, e);
+    if (!packed) return NULL;
     memcpy(packed->hash, hash, sizeof packed->hash);
     kvc_hex(packed->hash, sizeof packed->hash, packed->name);
     const struct kvc_object facts = facts_object(packed);
@@ -273,12 +268,6 @@ struct kvc_store_namespace *kvc_namespace_linked(const struct kvc_store_namespac
 }
 
 /* --- what a namespace needs in the store --- */
-
-static struct kvc_object profile_object(const uint8_t *sha256) {
-    struct kvc_object o = {.kind = KVC_OBJECT_PROFILE};
-    memcpy(o.key, sha256, sizeof o.key);
-    return o;
-}
 
 static int check_facts(const struct kvc_object *o, const void *data, size_t size,
                        struct kvc_error *e) {
@@ -364,12 +353,8 @@ static int put_object(struct kvc_store *s, unsigned first, unsigned end, const s
     unsigned stored = 0;
     if (!copy) return kvc_fail_memory(e, "an object");
     memcpy(copy, data, size);
-    if (kvc_chunk_sign(s, o, &copy, &size, e)) {
-        free(copy);
-        return -1;
-    }
-    struct kvc_bytes *bytes = kvc_bytes_of(copy, size);
-    if (!bytes) return kvc_fail_memory(e, "an object");
+    struct kvc_bytes *bytes = kvc_chunk_sign(s, o, copy, size, e);
+    if (!bytes) return -1;
     for (; first < end; first++) stored += put_to_tier(s, first, o, bytes, over, e) >= 0;
     kvc_bytes_release(bytes);
     return stored ? 0 : -1;
@@ -378,36 +363,25 @@ static int put_object(struct kvc_store *s, unsigned first, unsigned end, const s
 static int put_profile(struct kvc_store *s, unsigned first, unsigned end,
                        const struct kvc_profile *p, enum overwriting over, struct kvc_error *e) {
     const struct kvc_profile_info info = profile_info(p);
-    const struct kvc_object o = profile_object(info.sha256);
+    const struct kvc_object o = kvc_object_of(KVC_OBJECT_PROFILE, NULL, info.sha256);
     return put_object(s, first, end, &o, info.data, info.bytes, over, e);
 }
 
-/* Writes which profile was learnt from the namespace of a hash; NULL: that there can be none. */
+/* Writes which profile was learnt from the namespace of a hash; NULL: that there can be none. With
+ * the hash of another namespace as `key`: that this one is packed with the profile. */
 static int put_learnt(struct kvc_store *s, unsigned first, unsigned end,
-                      const uint8_t from[KVC_KEY_BYTES], const struct kvc_profile *p,
-                      enum overwriting over, struct kvc_error *e) {
+                      const uint8_t from[KVC_KEY_BYTES], const uint8_t key[KVC_KEY_BYTES],
+                      const struct kvc_profile *p, enum overwriting over, struct kvc_error *e) {
     const struct kvc_profile_info info = p ? profile_info(p) : (struct kvc_profile_info){.size = 0};
-    const struct kvc_object o = kvc_learnt_object(from);
+    const struct kvc_object o = kvc_object_of(KVC_OBJECT_LEARNT, from, key);
     char text[KVC_LEARNT_TEXT];
     return put_object(s, first, end, &o, text, kvc_learnt_text(info.sha256, text), over, e);
-}
-
-/* Writes into the namespace that a profile was learnt from which namespace is packed with it. */
-static int put_link(const struct kvc_store_namespace *packed, unsigned first, unsigned end,
-                    enum overwriting over, struct kvc_error *e) {
-    struct kvc_object o = kvc_learnt_object(packed->learnt_from);
-    char text[KVC_LEARNT_TEXT];
-    if (!packed->packs_with || memcmp(packed->hash, packed->learnt_from, sizeof packed->hash) == 0)
-        return 0;
-    memcpy(o.key, packed->hash, sizeof o.key);
-    const size_t size = kvc_learnt_text(profile_info(packed->packs_with).sha256, text);
-    return put_object(packed->store, first, end, &o, text, size, over, e);
 }
 
 int kvc_store_put_learnt(struct kvc_store *s, const uint8_t from[KVC_KEY_BYTES],
                          const struct kvc_profile *p, int replace, struct kvc_error *e) {
     if (p && put_profile(s, 0, s->n_tiers, p, WHERE_DAMAGED, e)) return -1;
-    return put_learnt(s, 0, s->n_tiers, from, p, replace ? ALWAYS : WHERE_DAMAGED, e);
+    return put_learnt(s, 0, s->n_tiers, from, from, p, replace ? ALWAYS : WHERE_DAMAGED, e);
 }
 
 /* Writes the profile that chunks are packed with, that it was learnt, and the facts. */
@@ -416,9 +390,11 @@ static int put_facts(struct kvc_store_namespace *ns, unsigned first, unsigned en
     struct kvc_store *s = ns->store;
     const struct kvc_object o = facts_object(ns);
     const struct kvc_profile *p = ns->packs_with;
+    const uint8_t *from = ns->is_learnt ? ns->learnt_from : NULL;
     if (p && put_profile(s, first, end, p, over, e)) return -1;
-    if (ns->is_learnt && (put_learnt(s, first, end, ns->learnt_from, p, over, e) ||
-                          put_link(ns, first, end, over, e)))
+    if (from && put_learnt(s, first, end, from, from, p, over, e)) return -1;
+    if (from && p && memcmp(ns->hash, from, sizeof ns->hash) != 0 &&
+        put_learnt(s, first, end, from, ns->hash, p, over, e))
         return -1;
     return put_object(s, first, end, &o, ns->facts, strlen(ns->facts), over, e);
 }
@@ -438,11 +414,12 @@ void kvc_namespace_keep(struct kvc_store_namespace *ns, unsigned tier) {
 void kvc_namespace_touch(struct kvc_store_namespace *ns, unsigned tier) {
     struct kvc_object o[sizeof ns->profile / sizeof ns->profile[0] + 3] = {facts_object(ns)};
     size_t n = 1;
-    if (ns->is_learnt) o[n++] = kvc_learnt_object(ns->learnt_from);
+    if (ns->is_learnt) o[n++] = kvc_object_of(KVC_OBJECT_LEARNT, ns->learnt_from, ns->learnt_from);
     pthread_mutex_lock(&ns->lock);
-    if (ns->packs_with) o[n++] = profile_object(profile_info(ns->packs_with).sha256);
+    if (ns->packs_with)
+        o[n++] = kvc_object_of(KVC_OBJECT_PROFILE, NULL, profile_info(ns->packs_with).sha256);
     for (unsigned i = 0; i < ns->n_profiles; i++)
-        o[n++] = profile_object(profile_info(ns->profile[i]).sha256);
+        o[n++] = kvc_object_of(KVC_OBJECT_PROFILE, NULL, profile_info(ns->profile[i]).sha256);
     pthread_mutex_unlock(&ns->lock);
     kvc_store_notify(ns->store, tier, KVC_OP_TOUCH, o, n, 0);
 }
@@ -463,19 +440,16 @@ static struct kvc_profile *known_profile(const struct kvc_store_namespace *ns,
 
 void kvc_namespace_copy_facts(struct kvc_store_namespace *ns, unsigned tier) {
     const struct kvc_object o = facts_object(ns);
-    size_t size = strlen(ns->facts);
     void *data = atomic_exchange(&ns->is_copied, 1) ? NULL : strdup(ns->facts);
     if (!data) return;
-    struct kvc_bytes *bytes = NULL;
-    if (kvc_chunk_sign(ns->store, &o, &data, &size, NULL)) free(data);
-    else bytes = kvc_bytes_of(data, size);
+    struct kvc_bytes *bytes = kvc_chunk_sign(ns->store, &o, data, strlen(ns->facts), NULL);
     if (bytes) kvc_store_backfill(ns->store, tier, &o, NULL, bytes);
     kvc_bytes_release(bytes);
 }
 
 struct kvc_profile *kvc_store_profile(struct kvc_store *s, const uint8_t *sha256,
                                       struct kvc_error *e) {
-    const struct kvc_object o = profile_object(sha256);
+    const struct kvc_object o = kvc_object_of(KVC_OBJECT_PROFILE, NULL, sha256);
     size_t size;
     struct kvc_bytes *bytes = kvc_store_read_object(s, &o, &size, e);
     struct kvc_profile *p = bytes ? kvc_shared_profile_open_memory(bytes->data, size, e) : NULL;

@@ -9,6 +9,13 @@ static const char *const word[KVC_OBJECT_KINDS] = {
     [KVC_OBJECT_CHUNK] = "kv",     [KVC_OBJECT_STATE] = "state", [KVC_OBJECT_NAMESPACE] = "space",
     [KVC_OBJECT_PROFILE] = "kvcp", [KVC_OBJECT_NAMED] = "named", [KVC_OBJECT_LEARNT] = "learnt"};
 
+struct kvc_object kvc_object_of(enum kvc_object_kind kind, const uint8_t *ns, const uint8_t *key) {
+    struct kvc_object o = {.kind = kind};
+    if (ns) memcpy(o.ns, ns, sizeof o.ns);
+    memcpy(o.key, key, sizeof o.key);
+    return o;
+}
+
 void kvc_object_name(const struct kvc_object *o, char text[KVC_OBJECT_NAME]) {
     kvc_hex(o->ns, sizeof o->ns, text);
     text += 2 * sizeof o->ns;

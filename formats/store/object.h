@@ -35,6 +35,9 @@ struct kvc_object {
     uint8_t key[KVC_OBJECT_KEY];
 };
 
+/* Fills an object. `ns` NULL: it is of no namespace. */
+struct kvc_object kvc_object_of(enum kvc_object_kind kind, const uint8_t *ns, const uint8_t *key);
+
 /* Room for a name with its NUL: "0123456789abcdef-" and 64 hex digits, "." and the kind. */
 #define KVC_OBJECT_NAME 96
 

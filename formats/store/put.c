@@ -106,18 +106,13 @@ static int prove(const struct kvc_chunk *chunk, const void *data, size_t size, i
 static struct kvc_bytes *make_object(const struct kvc_chunk *chunk, const struct kvc_object *o,
                                      const struct kvc_file *f, unsigned threads,
                                      struct put_job *job, int proved, struct kvc_error *e) {
-    void *data = NULL;
-    size_t size = 0;
-    int status = pack(chunk, f, threads, job, &data, &size, e);
-    if (!status) status = kvc_chunk_sign(chunk->ns->store, o, &data, &size, e);
-    if (!status && !proved) status = prove(chunk, data, size, 0, e);
-    if (status) {
-        free(data);
-        return NULL;
-    }
-    struct kvc_bytes *bytes = kvc_bytes_of(data, size);
-    if (!bytes) kvc_fail_memory(e, "an object");
-    return bytes;
+    void *data;
+    size_t size;
+    if (pack(chunk, f, threads, job, &data, &size, e)) return NULL;
+    struct kvc_bytes *bytes = kvc_chunk_sign(chunk->ns->store, o, data, size, e);
+    if (!bytes || proved || !prove(chunk, bytes->data, bytes->size, 0, e)) return bytes;
+    kvc_bytes_release(bytes);
+    return NULL;
 }
 
 static struct kvc_chunk chunk_of(const struct put_job *job, size_t i) {

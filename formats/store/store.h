@@ -131,9 +131,10 @@ int kvc_chunk_check_namespace(const struct kvc_store_namespace *ns, const struct
                               struct kvc_error *e);
 /* Puts the name of an object before what is wrong with its bytes. */
 void kvc_chunk_blame(const struct kvc_object *o, struct kvc_error *e);
-/* Signs an object: appends what kvc_chunk_open() takes off. *data is reallocated. */
-int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void **data, size_t *size,
-                   struct kvc_error *e);
+/* Takes over the bytes of an object, of malloc(), and signs them: appends what kvc_chunk_open()
+ * takes off. NULL: it failed. */
+struct kvc_bytes *kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void *data,
+                                 size_t size, struct kvc_error *e);
 /* Checks and takes off the signature of any object. */
 int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, const void *data,
                         size_t *size, struct kvc_error *e);
@@ -157,9 +158,8 @@ struct kvc_profile *kvc_store_profile(struct kvc_store *s, const uint8_t *sha256
 
 /* --- what was learnt (learnt.c, catch_up.c), and learning (learning.c) --- */
 
-/* Names the object that tells which profile was learnt from the namespace of a hash; reads and
- * writes its text, whose length is returned. A profile of which all bytes are 0 is none. */
-struct kvc_object kvc_learnt_object(const uint8_t ns[KVC_KEY_BYTES]);
+/* Reads and writes the text of the object that tells which profile was learnt from a namespace; its
+ * length is returned. A profile of which all bytes are 0 is none. */
 int kvc_learnt_is_none(const uint8_t sha256[KVC_KEY_BYTES]);
 int kvc_learnt_read(const void *data, size_t size, uint8_t sha256[KVC_KEY_BYTES],
                     struct kvc_error *e);

@@ -18,10 +18,7 @@
 #include <unistd.h>
 
 static struct kvc_object object_of(const uint8_t *key, const struct kvc_index_record *r) {
-    struct kvc_object o = {.kind = (enum kvc_object_kind)r->kind};
-    memcpy(o.ns, r->ns, sizeof o.ns);
-    memcpy(o.key, key, sizeof o.key);
-    return o;
+    return kvc_object_of((enum kvc_object_kind)r->kind, r->ns, key);
 }
 
 uint64_t kvc_dir_limit(const struct kvc_dir *d, uint64_t bytes) {
@@ -103,6 +100,13 @@ struct cleaning {
         struct kvc_index_record record;
     } * victim;
     size_t n_victims;
+    /* without an index: by the time of their last use */
+    struct file {
+        struct kvc_object object;
+        struct timespec used;
+        uint64_t size;
+    } * file;
+    size_t n_files;
 };
 
 enum { CLEAN_TRIES = 8 };
@@ -120,19 +124,17 @@ static int renew(struct cleaning *c, struct kvc_error *e) {
 }
 
 /* Puts aside what has the name of an object and is no file. */
-static int see_stranger(struct kvc_dir *d, const struct kvc_store_clean_options *how,
-                        const struct kvc_object *o, struct kvc_store_cleaned *counts,
-                        struct kvc_error *e) {
-    counts->strangers++;
-    if (how->dry_run || !kvc_root_quarantine(&d->root, o) || errno == ENOENT) return 0;
-    return kvc_root_fail(&d->root, errno, "cannot put aside what is no object", e);
+static int see_stranger(struct cleaning *c, const struct kvc_object *o, struct kvc_error *e) {
+    c->counts->strangers++;
+    if (c->how->dry_run || !kvc_root_quarantine(&c->d->root, o) || errno == ENOENT) return 0;
+    return kvc_root_fail(&c->d->root, errno, "cannot put aside what is no object", e);
 }
 
 static int see_file(void *state, const struct kvc_object *o, const struct stat *st,
                     struct kvc_error *e) {
     struct cleaning *c = state;
     struct kvc_index_record r, next;
-    if (!S_ISREG(st->st_mode)) return see_stranger(c->d, c->how, o, c->counts, e);
+    if (!S_ISREG(st->st_mode)) return see_stranger(c, o, e);
     c->counts->objects++;
     c->counts->bytes += (uint64_t)st->st_size;
     if (kvc_object_is_facts(o->kind)) return 0;
@@ -248,32 +250,17 @@ static int clean_index(struct cleaning *c, struct kvc_error *e) {
 
 /* --- without an index --- */
 
-/* The files of a store, by the time of their last use. */
-struct files {
-    struct file {
-        struct kvc_object object;
-        struct timespec used;
-        uint64_t size;
-    } * item;
-    size_t n;
-    struct kvc_dir *d;
-    const struct kvc_store_clean_options *how;
-    struct kvc_store_cleaned *counts;
-};
-
 static int list_file(void *state, const struct kvc_object *o, const struct stat *st,
                      struct kvc_error *e) {
-    struct files *f = state;
-    if (!S_ISREG(st->st_mode)) return see_stranger(f->d, f->how, o, f->counts, e);
-    f->counts->objects++;
-    f->counts->bytes += (uint64_t)st->st_size;
+    struct cleaning *c = state;
+    if (!S_ISREG(st->st_mode)) return see_stranger(c, o, e);
+    c->counts->objects++;
+    c->counts->bytes += (uint64_t)st->st_size;
     if (!kvc_object_is_cache(o->kind)) return 0;
-    struct file *item = kvc_room_for_one(f->item, f->n, sizeof *item);
-    if (!item) return kvc_fail_memory(e, "a list of objects");
-    f->item = item;
-    f->item[f->n++] = (struct file){.object = *o,
-                                    .used = st->st_mtim,
-                                    .size = (uint64_t)st->st_size};
+    struct file *file = kvc_room_for_one(c->file, c->n_files, sizeof *file);
+    if (!file) return kvc_fail_memory(e, "a list of objects");
+    c->file = file;
+    file[c->n_files++] = (struct file){*o, st->st_mtim, (uint64_t)st->st_size};
     return 0;
 }
 
@@ -286,27 +273,28 @@ static int by_use(const void *a, const void *b) {
 
 /* Evicts by age alone. Reading makes parents younger than their children, so chains go from
  * their ends. */
-static int clean_files(struct kvc_dir *d, const struct kvc_store_clean_options *how,
-                       struct kvc_store_cleaned *counts, struct kvc_error *e) {
-    struct files f = {.d = d, .how = how, .counts = counts};
+static int clean_files(struct cleaning *c, struct kvc_error *e) {
+    const struct kvc_root *root = &c->d->root;
+    struct kvc_store_cleaned *counts = c->counts;
     struct kvc_root_strangers strangers;
-    const int64_t now = (int64_t)time(NULL), age = how->older ? how->older : d->root.conf->max_age;
-    int status = kvc_root_walk(&d->root, list_file, &f, &strangers, e);
+    const int64_t now = (int64_t)time(NULL),
+                  age = c->how->older ? c->how->older : root->conf->max_age;
+    int status = kvc_root_walk(root, list_file, c, &strangers, e);
     counts->strangers += strangers.n;
     uint64_t bytes = counts->bytes;
-    const uint64_t limit = how->evict ? how->max_size : kvc_dir_limit(d, bytes);
-    if (f.n) qsort(f.item, f.n, sizeof *f.item, by_use);
-    for (size_t i = 0; i < f.n && !status; i++) {
-        const int expired = age && f.item[i].used.tv_sec < now - age;
+    const uint64_t limit = c->how->evict ? c->how->max_size : kvc_dir_limit(c->d, bytes);
+    if (c->n_files) qsort(c->file, c->n_files, sizeof *c->file, by_use);
+    for (size_t i = 0; i < c->n_files && !status; i++) {
+        const struct file *f = &c->file[i];
+        const int expired = age && f->used.tv_sec < now - age;
         if (!expired && bytes <= limit) break;
-        if (!how->dry_run && kvc_root_trash(&d->root, &f.item[i].object) && errno != ENOENT)
-            status = kvc_root_fail(&d->root, errno, "cannot evict an object", e);
+        if (!c->how->dry_run && kvc_root_trash(root, &f->object) && errno != ENOENT)
+            status = kvc_root_fail(root, errno, "cannot evict an object", e);
         counts->expired += (uint64_t)expired;
         counts->evicted++;
-        counts->evicted_bytes += f.item[i].size;
-        bytes -= f.item[i].size;
+        counts->evicted_bytes += f->size;
+        bytes -= f->size;
     }
-    free(f.item);
     return status;
 }
 
@@ -325,8 +313,9 @@ static int clean_once(struct kvc_dir *d, const struct kvc_store_clean_options *h
     struct cleaning c = {.d = d, .how = how, .counts = counts};
     uint64_t gone;
     *counts = (struct kvc_store_cleaned){0};
-    int status = d->index ? clean_index(&c, e) : clean_files(d, how, counts, e);
+    int status = d->index ? clean_index(&c, e) : clean_files(&c, e);
     free(c.victim);
+    free(c.file);
     if (status || how->dry_run) return status;
     if (kvc_root_empty_trash(&d->root, d->root.conf->grace, &gone, &counts->trash_bytes, e))
         return -1;
