@@ -7,7 +7,6 @@
 
 /* What a file says of itself. */
 struct claim {
-    const struct kvc_file *file;
     struct kvc_prefix_info prefix;
     const int32_t *tokens;
     uint64_t n; /* tokens */
@@ -111,7 +110,7 @@ void kvc_chunk_blame(const struct kvc_object *o, struct kvc_error *e) {
 
 static int prove(const struct kvc_chunk *chunk, struct kvc_file *f, int hashes,
                  struct kvc_error *e) {
-    struct claim c = {.file = f, .prefix.size = sizeof c.prefix};
+    struct claim c = {.prefix.size = sizeof c.prefix};
     kvc_file_prefix(f, &c.prefix);
     c.tokens = kvc_file_tokens(f, &c.n);
     const int failed = chunk->name    ? check_name(chunk, &c, e)

@@ -22,6 +22,7 @@ struct search {
     /* Takes what a call has found, and moves `from`; n: nothing is left. The call may still be
      * under way, and NULL. */
     void (*answer)(struct search *x, struct kvc_call *c, size_t from);
+    void *state; /* of it: the hit; which names are there */
 };
 
 kvc_instant kvc_find_until(const struct kvc_store *s, unsigned tier, int64_t timeout_us) {
@@ -55,14 +56,9 @@ static void search_tiers(struct search *x) {
 
 /* --- prefixes --- */
 
-struct prefix_search {
-    struct search base;
-    struct kvc_store_hit *hit;
-};
-
 /* Takes what a tier has found, for the chunks that no faster tier has. */
 static void prefix_answer(struct search *x, struct kvc_call *c, size_t from) {
-    struct kvc_store_hit *hit = ((struct prefix_search *)x)->hit;
+    struct kvc_store_hit *hit = x->state;
     struct kvc_error e;
     const int status = kvc_call_wait(c, &e);
     /* A tier that failed may have said what it knows; one that is late still writes. */
@@ -127,14 +123,14 @@ static struct kvc_store_hit *find_in(struct kvc_store_namespace *ns, const int32
     }
     for (size_t i = 0; i < chunks; i++)
         if (kvc_store_is_bad(ns->store, hit->object[i].key)) chunks = i;
-    struct prefix_search search = {.base = {.s = ns->store,
-                                            .object = hit->object,
-                                            .n = chunks,
-                                            .op = KVC_OP_FIND,
-                                            .timeout_us = o->timeout_us,
-                                            .answer = prefix_answer},
-                                   .hit = hit};
-    search_tiers(&search.base);
+    struct search search = {.s = ns->store,
+                            .object = hit->object,
+                            .n = chunks,
+                            .op = KVC_OP_FIND,
+                            .timeout_us = o->timeout_us,
+                            .answer = prefix_answer,
+                            .state = hit};
+    search_tiers(&search);
     kvc_hit_list_tiers(hit);
     return hit;
 }
@@ -205,14 +201,9 @@ int kvc_store_hit_describe(const struct kvc_store_hit *hit, struct kvc_store_hit
 
 /* --- names --- */
 
-struct name_search {
-    struct search base;
-    uint8_t *there;
-};
-
 /* Takes what a tier has, as far as it is known: the call may still be under way. */
 static void name_answer(struct search *x, struct kvc_call *c, size_t from) {
-    uint8_t *there = ((struct name_search *)x)->there;
+    uint8_t *there = x->state;
     kvc_call_wait(c, NULL);
     pthread_mutex_lock(&c->lock);
     for (size_t i = 0; i < c->n; i++) there[from + i] |= c->is_there[i];
@@ -227,14 +218,14 @@ static int find_names_in(struct kvc_store_namespace *ns, const struct kvc_store_
     struct kvc_store *s = ns->store;
     struct kvc_object *object = kvc_named_objects(ns, names, n, e);
     uint8_t *own = object ? calloc(n, 1) : NULL;
-    struct name_search search = {.base = {.s = s,
-                                          .object = object,
-                                          .n = n,
-                                          .op = KVC_OP_EACH,
-                                          .timeout_us = o->timeout_us,
-                                          .answer = name_answer},
-                                 .there = own};
-    if (own) search_tiers(&search.base);
+    struct search search = {.s = s,
+                            .object = object,
+                            .n = n,
+                            .op = KVC_OP_EACH,
+                            .timeout_us = o->timeout_us,
+                            .answer = name_answer,
+                            .state = own};
+    if (own) search_tiers(&search);
     else if (object) kvc_fail_memory(e, "what is found");
     for (size_t i = 0; i < n && own; i++) there[i] |= own[i] && !kvc_store_is_bad(s, object[i].key);
     const int status = own ? 0 : -1;
