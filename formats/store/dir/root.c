@@ -38,6 +38,30 @@ void kvc_root_path(const struct kvc_object *o, char path[KVC_ROOT_PATH]) {
     else snprintf(path, KVC_ROOT_PATH, "obj/%.2s/%.2s/%s", hex, hex + 2, name);
 }
 
+/* What a system call failed with, beside -1 of what is called. */
+#define NO_LISTING (-2)
+
+/* Calls `one` for the names of a folder, which is given by its path below the root. Returns
+ * NO_LISTING with errno. */
+static int each_name(const struct kvc_root *r, const char *folder,
+                     int (*one)(void *state, int fd, const char *name), void *state) {
+    const int fd = kvc_below_folder(r->fd, folder);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    int status = 0;
+    const struct dirent *entry;
+    if (!d) {
+        const int code = errno;
+        if (fd >= 0) close(fd);
+        errno = code;
+        return code == ENOENT ? 0 : NO_LISTING;
+    }
+    while (!status && (entry = readdir(d)) != NULL)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            status = one(state, fd, entry->d_name);
+    closedir(d);
+    return status;
+}
+
 /* --- opening --- */
 
 /* Returns 1 if locks and shared memory work as on a disk of this machine. */
@@ -144,18 +168,14 @@ int kvc_root_configure(struct kvc_root *r, const struct kvc_conf *c, struct kvc_
     return write_conf(r, c, 1, e) ? -1 : kvc_root_refresh(r, e);
 }
 
+static int is_other(void *state, int fd, const char *name) {
+    (void)state, (void)fd;
+    return strncmp(name, "." KVC_CONF_NAME ".", sizeof "." KVC_CONF_NAME) != 0;
+}
+
 /* Returns 1 if the folder has nothing in it but configurations that are being written. */
-static int is_empty(int fd) {
-    const int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = copy < 0 ? NULL : fdopendir(copy);
-    int empty = d != NULL;
-    const struct dirent *entry;
-    while (empty && (entry = readdir(d)) != NULL)
-        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
-                strncmp(entry->d_name, "." KVC_CONF_NAME ".", sizeof "." KVC_CONF_NAME) == 0;
-    if (d) closedir(d);
-    else if (copy >= 0) close(copy);
-    return empty;
+static int is_empty(const struct kvc_root *r) {
+    return !each_name(r, ".", is_other, NULL);
 }
 
 static mode_t folder_mode(const struct kvc_root *r) {
@@ -199,7 +219,7 @@ static int open_conf(struct kvc_root *r, struct kvc_url *url, struct kvc_error *
     if (status <= 0) return status;
     if (kvc_conf_take(&wanted, url, e) < 0) return -1;
     if (set_conf(r, &wanted, e) || check_owner(r, e)) return -1;
-    if (is_empty(r->fd) && write_conf(r, &wanted, 0, e)) return -1;
+    if (is_empty(r) && write_conf(r, &wanted, 0, e)) return -1;
     status = read_old_conf(r, url, e);
     if (status <= 0) return status;
     return kvc_fail(e, KVC_ERR_USAGE,
@@ -361,30 +381,6 @@ int kvc_root_sync(const struct kvc_root *r, const char *path, struct kvc_error *
 }
 
 /* --- listing --- */
-
-/* What a system call failed with, beside -1 of what is called. */
-#define NO_LISTING (-2)
-
-/* Calls `one` for the names of a folder, which is given by its path below the root. Returns
- * NO_LISTING with errno. */
-static int each_name(const struct kvc_root *r, const char *folder,
-                     int (*one)(void *state, int fd, const char *name), void *state) {
-    const int fd = kvc_below_folder(r->fd, folder);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    int status = 0;
-    const struct dirent *entry;
-    if (!d) {
-        const int code = errno;
-        if (fd >= 0) close(fd);
-        errno = code;
-        return code == ENOENT ? 0 : NO_LISTING;
-    }
-    while (!status && (entry = readdir(d)) != NULL)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            status = one(state, fd, entry->d_name);
-    closedir(d);
-    return status;
-}
 
 /* The newest of bad/ stay: so many. */
 #define KEEP_BAD 16
