@@ -122,7 +122,7 @@ BUDGET = {
     "formats/store/tier": 770,  # memory of objects, which is kept; objects by kind, namespace and key, which three files made
     # what doctor and stat asked of directories; lives and pins of what is put again, and of named caches; each of many names in one
     # call; what a hostile server must not do
-    "formats/store/backends": 9280,
+    "formats/store/backends": 9240,
     "cli": 5870,  # packing with a base; when kvc-pack learns a profile, from which rows and files, and how profiles are kept; -0 in JSON
     "cli/profile": 730,  # make, which runs a program in Python
     "cli/store": 1670,

@@ -108,7 +108,9 @@ static void call(const struct kvc_tier_ops *ops, unsigned choice, int known) {
         if (found > OBJECTS) abort();
         break;
     case 1: status = ops->get(tier, o, OBJECTS, deadline, take, &next, &e); break;
-    case 2: status = ops->put(tier, o, "value", 5, NULL, deadline, &there, &e); break;
+    case 2:
+        status = ops->put(tier, o, "value", 5, &(struct kvc_tier_put){0}, deadline, &there, &e);
+        break;
     case 3: status = ops->drop(tier, o, OBJECTS, deadline, &e); break;
     case 4: status = ops->walk(tier, NULL, seen, NULL, &e); break;
     case 5: status = ops->facts(tier, &facts, deadline, &e); break;

@@ -149,9 +149,7 @@ static struct object *ended(struct kvc_redis_run *run, struct kvc_redis_request 
     struct kvc_error e;
     o->requests--;
     if (q->state_of == KVC_REDIS_ANSWERED && is_right) return o;
-    if (q->state_of == KVC_REDIS_ANSWERED)
-        kvc_fail(&e, KVC_ERR_IO, "redis: the server's reply is of another type than the command's");
-    else kvc_redis_explain(run, q, &e);
+    kvc_redis_explain(run, q, &e);
     if (q->state_of == KVC_REDIS_DENIED) blame(o, &e);
     else fail(s->g, o, &e);
     return NULL;
@@ -160,10 +158,6 @@ static struct object *ended(struct kvc_redis_run *run, struct kvc_redis_request 
 static void free_slice(struct kvc_redis_request *q) {
     kvc_redis_request_free(q);
     free(q);
-}
-
-static int is_integer(const struct kvc_redis_request *q) {
-    return q->reply && q->reply->type == REDIS_REPLY_INTEGER;
 }
 
 static void slice_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
@@ -187,7 +181,7 @@ static void whole_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
 
 static void size_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
     struct get *g = ((struct slice *)q)->g;
-    struct object *o = ended(run, q, is_integer(q));
+    struct object *o = ended(run, q, kvc_redis_is_integer(q));
     const long long size = o ? q->reply->integer : 0;
     free_slice(q);
     if (!o) return;

@@ -196,6 +196,9 @@ int kvc_redis_is_wrong_type(const struct kvc_redis_request *q) {
 int kvc_redis_explain(const struct kvc_redis_run *run, const struct kvc_redis_request *q,
                       struct kvc_error *e) {
     char text[200];
+    if (q && q->state_of == KVC_REDIS_ANSWERED)
+        return kvc_fail(e, KVC_ERR_IO,
+                        "redis: the server's reply is of another type than the command's");
     if (q && q->reply && q->reply->type == REDIS_REPLY_ERROR) {
         const int denied = kvc_redis_judge(q->reply->str) == KVC_REDIS_REFUSED;
         kvc_redis_quote(run->l, text, sizeof text, q->reply->str);

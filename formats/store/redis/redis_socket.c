@@ -132,12 +132,18 @@ static SSL *tls_new(const struct kvc_redis_tls *t, int fd, const char *host, str
  * for receiving, POLLOUT for sending. They return bytes (the handshake 1 at its end), 0: not now,
  * -1: failed or at the end. */
 
-/* Says why a call ended without bytes. */
-static int judge(SSL *s, int result, short *wants, struct kvc_error *e) {
+static void tls_begin(short *wants) {
+    *wants = 0;
+    errno = 0;
+    ERR_clear_error();
+}
+
+/* Says why a call ended without bytes. `usual` is the event that goes without saying. */
+static int judge(SSL *s, int result, short usual, short *wants, struct kvc_error *e) {
     const int system = errno;
     switch (SSL_get_error(s, result)) {
-    case SSL_ERROR_WANT_READ: *wants = POLLIN; return 0;
-    case SSL_ERROR_WANT_WRITE: *wants = POLLOUT; return 0;
+    case SSL_ERROR_WANT_READ: *wants = usual == POLLIN ? 0 : POLLIN; return 0;
+    case SSL_ERROR_WANT_WRITE: *wants = usual == POLLOUT ? 0 : POLLOUT; return 0;
     case SSL_ERROR_ZERO_RETURN: return kvc_fail(e, KVC_ERR_IO, "the server closed the connection");
     case SSL_ERROR_SYSCALL:
         ERR_clear_error();
@@ -151,11 +157,9 @@ static int judge(SSL *s, int result, short *wants, struct kvc_error *e) {
 }
 
 static int tls_handshake(SSL *tls, short *wants, struct kvc_error *e) {
-    *wants = 0;
-    errno = 0;
-    ERR_clear_error();
+    tls_begin(wants);
     const int result = SSL_do_handshake(tls);
-    return result == 1 ? 1 : judge(tls, result, wants, e);
+    return result == 1 ? 1 : judge(tls, result, 0, wants, e);
 }
 
 static ssize_t tls_send(SSL *tls, const struct iovec *v, size_t n, short *wants,
@@ -175,30 +179,16 @@ static ssize_t tls_send(SSL *tls, const struct iovec *v, size_t n, short *wants,
         from = record;
     }
     size_t sent = 0;
-    *wants = 0;
-    errno = 0;
-    ERR_clear_error();
+    tls_begin(wants);
     const int result = SSL_write_ex(tls, from, size, &sent);
-    if (result != 1) {
-        const int status = judge(tls, result, wants, e);
-        if (*wants == POLLOUT) *wants = 0;
-        return status;
-    }
-    return (ssize_t)sent;
+    return result == 1 ? (ssize_t)sent : judge(tls, result, POLLOUT, wants, e);
 }
 
 static ssize_t tls_receive(SSL *tls, void *to, size_t n, short *wants, struct kvc_error *e) {
     size_t received = 0;
-    *wants = 0;
-    errno = 0;
-    ERR_clear_error();
+    tls_begin(wants);
     const int result = SSL_read_ex(tls, to, n, &received);
-    if (result != 1) {
-        const int status = judge(tls, result, wants, e);
-        if (*wants == POLLIN) *wants = 0;
-        return status;
-    }
-    return (ssize_t)received;
+    return result == 1 ? (ssize_t)received : judge(tls, result, POLLIN, wants, e);
 }
 
 /* --- sockets --- */

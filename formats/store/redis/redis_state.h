@@ -288,9 +288,14 @@ void kvc_redis_run_add(struct kvc_redis_run *run, struct kvc_redis_request *q);
 /* Moves bytes once, and waits for a possibility to. Returns 1 while requests are pending. */
 int kvc_redis_run_step(struct kvc_redis_run *run);
 
+/* 1: the answer to a request is a number. */
+static inline int kvc_redis_is_integer(const struct kvc_redis_request *q) {
+    return q->state_of == KVC_REDIS_ANSWERED && q->reply && q->reply->type == REDIS_REPLY_INTEGER;
+}
 /* 1: the server refused a command, as the key has another type than an object's. */
 int kvc_redis_is_wrong_type(const struct kvc_redis_request *q);
-/* Fills *e from the error of a server or of the run; returns -1. */
+/* Fills *e from the error of a server or of the run, or says that an answer is none that the
+ * command has; returns -1. */
 int kvc_redis_explain(const struct kvc_redis_run *run, const struct kvc_redis_request *q,
                       struct kvc_error *e);
 

@@ -47,17 +47,6 @@ static void batch_end(struct batch *b) {
     free(b->q);
 }
 
-static int is_integer(const struct kvc_redis_request *q) {
-    return q->state_of == KVC_REDIS_ANSWERED && q->reply && q->reply->type == REDIS_REPLY_INTEGER;
-}
-
-static int unexpected(const struct batch *b, const struct kvc_redis_request *q,
-                      struct kvc_error *e) {
-    if (q->state_of != KVC_REDIS_ANSWERED) return kvc_redis_explain(&b->run, q, e);
-    return kvc_fail(e, KVC_ERR_IO,
-                    "redis: the server's reply is of another type than the command's");
-}
-
 /* What finding tells, beside how many objects are there. */
 struct finding {
     uint64_t rounds;   /* of questions, over all servers */
@@ -73,10 +62,10 @@ static int redis_level_find(struct kvc_redis *l, const struct kvc_object *o, siz
     *more = (struct finding){0};
     int status = n ? batch_run(&b, l, "STRLEN", NULL, NULL, o, n, deadline, e) : 0;
     for (size_t i = 0; !status && i < n; i++) {
-        if (!is_integer(&b.q[i])) {
+        if (!kvc_redis_is_integer(&b.q[i])) {
             /* what is no string is no object of a store */
             more->is_wrong_type = kvc_redis_is_wrong_type(&b.q[i]);
-            if (b.q[i].state_of != KVC_REDIS_DENIED) status = unexpected(&b, &b.q[i], e);
+            if (b.q[i].state_of != KVC_REDIS_DENIED) status = kvc_redis_explain(&b.run, &b.q[i], e);
             break;
         }
         if (b.q[i].reply->integer <= 0) break;
@@ -113,7 +102,7 @@ struct each {
 static void each_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
     const struct each *x = q->state;
     (void)run;
-    if (is_integer(q) && q->reply->integer > 0) x->there(x->state, (size_t)(q - x->b.q));
+    if (kvc_redis_is_integer(q) && q->reply->integer > 0) x->there(x->state, (size_t)(q - x->b.q));
 }
 
 static int tier_each(struct kvc_tier *tier, const struct kvc_object *o, size_t n,
@@ -123,8 +112,8 @@ static int tier_each(struct kvc_tier *tier, const struct kvc_object *o, size_t n
     struct each x = {.b = {.done = each_done, .state = &x}, .there = there, .state = state};
     int status = n ? batch_run(&x.b, l, "STRLEN", NULL, NULL, o, n, deadline, e) : 0;
     for (size_t i = 0; !status && i < n; i++)
-        if (!is_integer(&x.b.q[i]) && x.b.q[i].state_of != KVC_REDIS_DENIED)
-            status = unexpected(&x.b, &x.b.q[i], e);
+        if (!kvc_redis_is_integer(&x.b.q[i]) && x.b.q[i].state_of != KVC_REDIS_DENIED)
+            status = kvc_redis_explain(&x.b.run, &x.b.q[i], e);
     count_rounds(l, x.b.run.rounds);
     batch_end(&x.b);
     return status;
@@ -138,7 +127,7 @@ static int for_all(struct kvc_tier *tier, const char *verb, const char *second, 
     int status = n ? batch_run(&b, (struct kvc_redis *)tier, verb, second, third, o, n, deadline, e)
                    : 0;
     for (size_t i = 0; !status && i < n; i++)
-        if (!is_integer(&b.q[i])) status = unexpected(&b, &b.q[i], e);
+        if (!kvc_redis_is_integer(&b.q[i])) status = kvc_redis_explain(&b.run, &b.q[i], e);
     batch_end(&b);
     return status;
 }
@@ -176,18 +165,10 @@ static int tier_pin(struct kvc_tier *tier, const struct kvc_object *o, size_t n,
     return for_all(tier, "PEXPIRE", number, NULL, o, n, limit_of(tier), e);
 }
 
-/* Takes the end of life from an object that was there before it was put to stay. */
-static int redis_level_keep(struct kvc_tier *tier, const struct kvc_object *o, kvc_instant deadline,
-                            struct kvc_error *e) {
-    return for_all(tier, "PERSIST", NULL, NULL, o, 1, deadline, e);
-}
-
 /* Writes SET's words around the value, which is sent from where it is. */
 static int set_command(struct kvc_redis *l, struct kvc_redis_request *q, const struct kvc_object *o,
                        const void *data, size_t size, const struct kvc_tier_put *how,
                        char tail[128], struct kvc_error *e) {
-    static const struct kvc_tier_put nothing = {0};
-    if (!how) how = &nothing;
     char key[KVC_REDIS_KEY], number[32];
     const int64_t seconds = how->seconds < INT64_C(1000000000000) ? how->seconds
                                                                   : INT64_C(1000000000000);
@@ -231,7 +212,7 @@ static int set(struct kvc_redis *l, const struct kvc_object *o, const void *data
     *there = answered && q.reply->type == REDIS_REPLY_NIL;
     const int status = *there || (answered && q.reply->type == REDIS_REPLY_STATUS)
                            ? 0
-                           : unexpected(&b, &q, e);
+                           : kvc_redis_explain(&b.run, &q, e);
     kvc_redis_request_free(&q);
     batch_end(&b);
     return status;
@@ -242,7 +223,7 @@ static int tier_put(struct kvc_tier *tier, const struct kvc_object *o, const voi
                     struct kvc_error *e) {
     enum { LARGE = 64 << 10 };
     struct kvc_redis *l = (struct kvc_redis *)tier;
-    struct kvc_tier_put own = how ? *how : (struct kvc_tier_put){0};
+    struct kvc_tier_put own = *how;
     struct finding more = {0};
     size_t found = 0;
     uint64_t old;
@@ -265,7 +246,8 @@ static int tier_put(struct kvc_tier *tier, const struct kvc_object *o, const voi
         own.replace = 1;
         if (set(l, o, data, size, &own, deadline, there, e)) return -1;
     }
-    return *there && own.pin ? redis_level_keep(tier, o, deadline, e) : 0;
+    if (!*there || !own.pin) return 0;
+    return for_all(tier, "PERSIST", NULL, NULL, o, 1, deadline, e); /* it had an end of life */
 }
 
 static const struct kvc_tier_ops ops = {.abi = KVC_TIER_ABI,

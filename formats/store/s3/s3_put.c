@@ -202,11 +202,8 @@ static int put_parts(struct put *p) {
 int kvc_s3_put(struct kvc_tier *tier, const struct kvc_object *o, const void *data, size_t size,
                const struct kvc_tier_put *how, kvc_instant deadline, int *there,
                struct kvc_error *e) {
-    struct put p = {.l = (struct kvc_s3 *)tier,
-                    .data = data,
-                    .size = size,
-                    .replace = how && how->replace,
-                    .e = e};
+    struct put p = {
+        .l = (struct kvc_s3 *)tier, .data = data, .size = size, .replace = how->replace, .e = e};
     uint64_t known_size;
     const enum kvc_s3_known known = kvc_s3_recall(p.l->memory, o, &known_size, kvc_now());
     *there = known == KVC_S3_THERE && !p.replace;
