@@ -137,14 +137,10 @@ static int find_key(struct kvc_s3_key *k, struct kvc_url *u, struct kvc_error *e
 
 /* --- bucket and endpoint --- */
 
-static int only(const char *text, const char *others) {
-    for (; *text; text++) {
-        const char c = *text;
-        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-              strchr(others, c)))
-            return 0;
-    }
-    return 1;
+#define ALPHANUMERIC "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+static int only(const char *text, const char *characters) {
+    return !text[strspn(text, characters)];
 }
 
 /* Returns 1 if a part of a path is "." or "..". */
@@ -164,7 +160,7 @@ static int read_place(struct kvc_s3_setup *s, const char *place, struct kvc_erro
                         place);
     memcpy(s->bucket, place, n);
     s->bucket[n] = '\0';
-    if (!only(s->bucket, ".-_") || s->bucket[0] == '.')
+    if (!only(s->bucket, ALPHANUMERIC ".-_") || s->bucket[0] == '.')
         return kvc_fail(e, KVC_ERR_USAGE, "s3: '%s' is no name of a bucket", s->bucket);
     const size_t length = strlen(prefix);
     const int ends = length && prefix[length - 1] != '/';
@@ -208,7 +204,7 @@ static int read_endpoint(struct kvc_s3_setup *s, const char *endpoint, int virtu
     memcpy(host, rest, n);
     host[n] = '\0';
     /* not repeated: it may hold a password */
-    if (!only(host, ".-_:[]") || !only(path, "/-._~") || has_dots(path))
+    if (!only(host, ALPHANUMERIC ".-_:[]") || !only(path, ALPHANUMERIC "/-._~") || has_dots(path))
         return kvc_fail(e, KVC_ERR_USAGE,
                         "s3: the endpoint has characters that no host and path have");
     const char *scheme = s->tls ? "https://" : "http://";
@@ -229,7 +225,7 @@ static int find_endpoint(struct kvc_s3_setup *s, struct kvc_url *u, struct kvc_e
     if (!region) region = environment("AWS_REGION");
     if (!region) region = environment("AWS_DEFAULT_REGION");
     if (!region) region = "us-east-1";
-    if (!*region || !only(region, "-_") || copy(s->region, sizeof s->region, region))
+    if (!*region || !only(region, ALPHANUMERIC "-_") || copy(s->region, sizeof s->region, region))
         return kvc_fail(e, KVC_ERR_USAGE, "s3: '%s' is no name of a region", region);
     if (!endpoint) endpoint = environment("AWS_ENDPOINT_URL_S3");
     if (!endpoint) endpoint = environment("AWS_ENDPOINT_URL");
