@@ -35,21 +35,16 @@ static char *default_name(void *state, const char *path, const struct kvc_file *
         cli_usage_error(e, "%s: is packed already; -r RECIPE packs it anew", path);
         return NULL;
     }
-    char *name = malloc(n + strlen(p->job.suffix) + 1);
-    if (!name) {
-        cli_no_memory(e, "a name");
-        return NULL;
-    }
-    memcpy(name, path, n);
-    name[n] = '\0';
     for (int i = 0; *source.filter && i < 3; i++)
-        if (pack_ends_in(name, n, outer[i])) {
+        if (pack_ends_in(path, n, outer[i])) {
             n -= strlen(outer[i]);
             break;
         }
-    if (packed && pack_ends_in(name, n, ".kvc")) n -= strlen(".kvc");
-    strcpy(name + n, p->job.suffix);
-    return name;
+    if (packed && pack_ends_in(path, n, ".kvc")) n -= strlen(".kvc");
+    char *name;
+    if (asprintf(&name, "%.*s%s", (int)n, path, p->job.suffix) >= 0) return name;
+    cli_no_memory(e, "a name");
+    return NULL;
 }
 
 /* --- packing --- */

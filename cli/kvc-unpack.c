@@ -43,15 +43,11 @@ static char *default_name(void *state, const char *path, const struct kvc_file *
                         !find_target(u, f, &target, e);
     const char *suffix = u->to ? u->target.suffix : archive ? ".tar" : "";
     const size_t length = strlen(suffix);
-    char *name = malloc(n + length + 1);
-    if (!name) {
-        cli_no_memory(e, "a name");
-        return NULL;
-    }
-    memcpy(name, path, stem);
-    name[stem] = '\0';
-    if (stem < length || strcmp(name + stem - length, suffix) != 0) strcat(name, suffix);
-    return name;
+    if (stem >= length && memcmp(path + stem - length, suffix, length) == 0) suffix = "";
+    char *name;
+    if (asprintf(&name, "%.*s%s", (int)stem, path, suffix) >= 0) return name;
+    cli_no_memory(e, "a name");
+    return NULL;
 }
 
 static int becomes_folder(void *state, const struct kvc_file *f) {

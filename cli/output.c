@@ -34,13 +34,11 @@ static int directory_of(const char *path, int flags, struct kvc_error *e) {
 
 /* Sets the temporary name "dir/.name.XXXXXX" beside path. */
 static int temporary_name(struct cli_output *o, struct kvc_error *e) {
-    size_t size = strlen(o->path) + 32;
     const char *slash = strrchr(o->path, '/');
-    int dir = slash ? (int)(slash + 1 - o->path) : 0;
-    o->temporary = malloc(size);
-    if (!o->temporary) return cli_no_memory(e, "a path");
-    snprintf(o->temporary, size, "%.*s.%.200s.XXXXXX", dir, o->path, o->path + dir);
-    return 0;
+    const int dir = slash ? (int)(slash + 1 - o->path) : 0;
+    if (asprintf(&o->temporary, "%.*s.%.200s.XXXXXX", dir, o->path, o->path + dir) >= 0) return 0;
+    o->temporary = NULL;
+    return cli_no_memory(e, "a path");
 }
 
 static void drop_temporary(struct cli_output *o) {
