@@ -115,32 +115,25 @@ int cli_parse_list(const char *text, uint8_t **keep, uint32_t *n) {
     }
 }
 
-static const char *nonfinite(double v) {
-    return isnan(v) ? "NaN" : v > 0 ? "Infinity" : "-Infinity";
+/* Writes a number with as many digits as it takes to read it back; `most` always do. */
+static void shortest(double v, int digits, int most, int is_float, char text[32]) {
+    if (!isfinite(v)) {
+        snprintf(text, 32, "%s", isnan(v) ? "NaN" : v > 0 ? "Infinity" : "-Infinity");
+        return;
+    }
+    for (; digits <= most; digits++) {
+        double back;
+        snprintf(text, 32, "%.*g", digits, v);
+        if (!cli_parse_f64(text, &back) && (is_float ? (double)(float)back : back) == v) return;
+    }
 }
 
 void cli_float_text(float v, char text[32]) {
-    if (!isfinite(v)) {
-        snprintf(text, 32, "%s", nonfinite((double)v));
-        return;
-    }
-    for (int digits = 6; digits <= 9; digits++) { /* 9 digits always read back */
-        double back;
-        snprintf(text, 32, "%.*g", digits, (double)v);
-        if (!cli_parse_f64(text, &back) && (float)back == v) return;
-    }
+    shortest((double)v, 6, 9, 1, text);
 }
 
 void cli_double_text(double v, char text[32]) {
-    if (!isfinite(v)) {
-        snprintf(text, 32, "%s", nonfinite(v));
-        return;
-    }
-    for (int digits = 15; digits <= 17; digits++) { /* 17 digits always read back */
-        double back;
-        snprintf(text, 32, "%.*g", digits, v);
-        if (!cli_parse_f64(text, &back) && back == v) return;
-    }
+    shortest(v, 15, 17, 0, text);
 }
 
 static unsigned size_unit = 1000;
