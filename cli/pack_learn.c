@@ -96,30 +96,16 @@ static int collect(struct cli_pack *p, struct group *g) {
     return 0;
 }
 
-/* Keeps some of the inputs, evenly, of about as many tokens as serve. */
-static void thin_out(struct group *g) {
-    uint64_t most;
-    kvc_learning_least(&most, NULL);
-    const size_t all = g->n, every = (size_t)((g->tokens + most - 1) / most);
-    g->n = 0;
-    g->tokens = 0;
-    for (size_t i = 0; every && i < all; i += every) {
-        g->path[g->n] = g->path[i];
-        g->rows[g->n] = g->rows[i];
-        g->tokens += g->rows[g->n++];
-    }
-}
-
-/* Takes the inputs that were left out from the group. */
-static void drop_left_out(struct group *g) {
+/* Keeps each `every`-th of the inputs, but for those that were left out. */
+static void keep_some(struct group *g, size_t every) {
     const size_t all = g->n;
     g->n = 0;
     g->tokens = 0;
-    for (size_t i = 0; i < all; i++) {
+    for (size_t i = 0; every && i < all; i += every) {
         if (g->left_out[i]) continue;
         g->path[g->n] = g->path[i];
-        g->tokens += g->rows[i];
-        g->n++;
+        g->rows[g->n] = g->rows[i];
+        g->tokens += g->rows[g->n++];
     }
 }
 
@@ -155,7 +141,7 @@ static struct kvc_profile *learn(struct cli_pack *p, const char *path, const str
     cli_progress_start(&progress, "learning a profile", p->job.input.quiet);
     struct kvc_profile *learnt = cli_learn(&from, &how, &info, e);
     cli_progress_end(&progress);
-    drop_left_out(g);
+    keep_some(g, 1);
     const int few = g->tokens < kvc_learning_least(NULL, NULL);
     const char *fit = learnt && !few ? fit_of(p, learnt, path, f, g) : "";
     if (!learnt || strcmp(fit, "good") == 0) return learnt;
@@ -190,7 +176,9 @@ static void learn_group(struct cli_pack *p, const char *path, const struct kvc_f
     struct kvc_error *e = cli_error_new();
     const int quiet = p->job.input.quiet;
     const double start = cli_now();
-    thin_out(g);
+    uint64_t most;
+    kvc_learning_least(&most, NULL);
+    keep_some(g, (size_t)((g->tokens + most - 1) / most)); /* of about as many tokens as serve */
     struct kvc_profile *learnt = learn(p, path, f, g, e);
     char *kept = learnt ? cli_profile_keep(learnt, CLI_PROFILE_OWN, e) : NULL;
     if (kept && !quiet) say_learnt(g, learnt, kept, cli_now() - start);
