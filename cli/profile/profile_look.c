@@ -26,50 +26,6 @@ static void end(struct dump_out *o) {
     if (o->style == DUMP_JSON) cli_report_end(&o->report);
 }
 
-/* --- list --- */
-
-static int list_one(void *state, const char *path) {
-    static const struct dump_column columns[] = {{"sha256", -SHOWN_DIGITS},
-                                                 {"layers", 6},
-                                                 {"size", 9},
-                                                 {"metric", -10},
-                                                 {"predicts", -8},
-                                                 {"model", -24},
-                                                 {"made", -24},
-                                                 {"file", -1},
-                                                 {NULL, 0}};
-    struct dump_out *o = state;
-    struct kvc_profile_info info = {.size = sizeof info};
-    struct kvc_profile *p = kvc_shared_profile_open(path, NULL);
-    char hex[HEX + 1];
-    uint64_t bytes;
-    if (!p || kvc_shared_profile_describe(p, &info)) {
-        kvc_shared_profile_close(p);
-        return 0; /* as readers, which pass it over */
-    }
-    hash_text(&info, hex);
-    if (o->style == DUMP_TEXT) hex[SHOWN_DIGITS] = '\0';
-    dump_file_row(o, path, "profile", columns);
-    dump_text(o, hex);
-    dump_u64(o, kvc_shared_profile_layers(p, &bytes));
-    dump_bytes(o, bytes);
-    dump_text(o, info.metric);
-    dump_yes(o, info.predicts);
-    dump_short_text(o, *info.model ? info.model : NULL, 24);
-    dump_short_text(o, kvc_shared_profile_text(p, "made"), 24);
-    dump_file_row_end(o, path);
-    dump_end(o);
-    kvc_shared_profile_close(p);
-    return 0;
-}
-
-int profile_list(struct profile_tool *t) {
-    struct dump_out o = begin(t);
-    kvc_shared_profile_visit(list_one, &o);
-    end(&o);
-    return EXIT_SAME;
-}
-
 /* --- names of profiles --- */
 
 /* Profiles that a name means: the file of this path, or those in the folders whose hash begins so,
@@ -94,10 +50,8 @@ static int consider(void *state, const char *path) {
     struct kvc_profile_info info = {.size = sizeof info};
     struct kvc_profile *p = kvc_shared_profile_open(path, NULL);
     char hex[HEX + 1];
-    if (!p || kvc_shared_profile_describe(p, &info)) {
-        kvc_shared_profile_close(p);
-        return 0;
-    }
+    if (!p) return 0; /* as readers, which pass it over */
+    kvc_shared_profile_describe(p, &info);
     hash_text(&info, hex);
     const int by_hash = s->is_hash && strncasecmp(hex, s->name, strlen(s->name)) == 0;
     if (by_hash || strcasestr(info.model, s->name)) {
@@ -127,6 +81,45 @@ static int seek(struct profile_tool *t, struct sought *s) {
              "shows those in the folders",
              s->name);
     return EXIT_DIFFER;
+}
+
+/* --- list --- */
+
+static void list_one(void *state, const char *path, struct kvc_profile *p) {
+    static const struct dump_column columns[] = {{"sha256", -SHOWN_DIGITS},
+                                                 {"layers", 6},
+                                                 {"size", 9},
+                                                 {"metric", -10},
+                                                 {"predicts", -8},
+                                                 {"model", -24},
+                                                 {"made", -24},
+                                                 {"file", -1},
+                                                 {NULL, 0}};
+    struct dump_out *o = state;
+    struct kvc_profile_info info = {.size = sizeof info};
+    char hex[HEX + 1];
+    uint64_t bytes;
+    kvc_shared_profile_describe(p, &info);
+    hash_text(&info, hex);
+    if (o->style == DUMP_TEXT) hex[SHOWN_DIGITS] = '\0';
+    dump_file_row(o, path, "profile", columns);
+    dump_text(o, hex);
+    dump_u64(o, kvc_shared_profile_layers(p, &bytes));
+    dump_bytes(o, bytes);
+    dump_text(o, info.metric);
+    dump_yes(o, info.predicts);
+    dump_short_text(o, *info.model ? info.model : NULL, 24);
+    dump_short_text(o, kvc_shared_profile_text(p, "made"), 24);
+    dump_file_row_end(o, path);
+    dump_end(o);
+}
+
+int profile_list(struct profile_tool *t) {
+    struct dump_out o = begin(t);
+    struct sought all = {.name = "", .take = list_one, .state = &o};
+    kvc_shared_profile_visit(consider, &all);
+    end(&o);
+    return EXIT_SAME;
 }
 
 /* --- show --- */
@@ -161,13 +154,6 @@ struct fitting {
     int status; /* EXIT_DIFFER: it does not fit */
 };
 
-static int to_nowhere(void *state, const void *data, size_t n) {
-    (void)state;
-    (void)data;
-    (void)n;
-    return 0;
-}
-
 static void print_gain(struct dump_out *o, const char *recipe, const struct kvc_write_report *r) {
     for (int v = 0; v < 2; v++)
         if (r->n_layers) dump_key_f64(o, v ? "fit_v" : "fit_k", r->fit_ratio[v]);
@@ -185,13 +171,14 @@ static void fit_one(void *state, const char *path, struct kvc_profile *p) {
     struct fitting *x = state;
     struct profile_tool *t = x->t;
     struct kvc_write_report report = {.size = sizeof report};
+    struct cli_output nowhere = {.fd = -1};
     const struct kvc_write_options how = {.size = sizeof how,
                                           .recipe = t->recipe,
                                           .shared_profile = p,
                                           .no_verify = 1,
                                           .threads = t->threads,
                                           .report = &report};
-    const int failed = kvc_file_pack(x->f, &how, to_nowhere, NULL, t->e);
+    const int failed = kvc_file_pack(x->f, &how, cli_output_write, &nowhere, t->e);
     const int misfit = failed && kvc_error_code(t->e) == KVC_ERR_OTHER_MODEL &&
                        kvc_error_need(t->e) != KVC_NEED_PROFILE;
     if (failed && !misfit) {
