@@ -118,7 +118,7 @@ BUDGET = {
     "formats/api": 6740,
     # checks of arguments; tiers, checks and moves of objects, which were in kvc-store; profiles that a store learns, and that
     # its recipes share; links by which open handles find what was moved; what a move or a check goes on after
-    "formats/store": 5630,
+    "formats/store": 5640,
     "formats/store/tier": 770,  # memory of objects, which is kept; objects by kind, namespace and key, which three files made
     # what doctor and stat asked of directories; lives and pins of what is put again, and of named caches; each of many names in one
     # call; what a hostile server must not do
