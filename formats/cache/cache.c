@@ -25,10 +25,30 @@ const char *kvc_role_name(unsigned role) {
     return role < sizeof names / sizeof names[0] ? names[role] : NULL;
 }
 
+static int no_source(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
+                     struct kvc_error *e) {
+    (void)c, (void)offset, (void)n, (void)dst;
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a derived cache has no source file");
+}
+
 struct kvc_cache *kvc_cache_new(struct kvc_error *e) {
     struct kvc_cache *c = calloc(1, sizeof *c);
-    if (!c) kvc_fail_memory(e, "a cache");
+    if (c) c->read_literal = no_source;
+    else kvc_fail_memory(e, "a cache");
     return c;
+}
+
+struct kvc_cache *kvc_cache_derived(size_t state, void (*close)(struct kvc_cache *cache),
+                                    struct kvc_error *e) {
+    struct kvc_cache *c = kvc_cache_new(e);
+    if (!c) return NULL;
+    if ((c->impl = calloc(1, state))) {
+        c->close = close;
+        return c;
+    }
+    kvc_fail_memory(e, "a cache");
+    kvc_cache_free(c);
+    return NULL;
 }
 
 static void cells_free(struct kvc_cells *cells) {
@@ -118,6 +138,23 @@ uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index,
                                                .kind = kind,
                                                .tensor = {KVC_NONE, KVC_NONE}};
     return c->n_layers++;
+}
+
+uint32_t kvc_cache_copy_part(struct kvc_cache *c, const struct kvc_part *from, uint64_t first,
+                             uint64_t end, struct kvc_error *e) {
+    const uint32_t number = kvc_cache_add_part(c, from->kind, end - first, e);
+    if (number == KVC_NONE) return KVC_NONE;
+    struct kvc_part *part = &c->part[number];
+    part->stream = from->stream;
+    part->snapshot = from->snapshot;
+    return kvc_cells_copy(&part->cells, 0, &from->cells, first, end, e) ? KVC_NONE : number;
+}
+
+uint32_t kvc_cache_copy_layer(struct kvc_cache *c, uint32_t part, const struct kvc_layer *from,
+                              struct kvc_error *e) {
+    const uint32_t number = kvc_cache_add_layer(c, part, from->index, from->kind, e);
+    if (number != KVC_NONE) c->layer[number].window = from->window;
+    return number;
 }
 
 /* Returns which of a layer's two places a role takes. */

@@ -139,7 +139,7 @@ struct kvc_cache {
     /* Returns how many of `threads` threads (0: one per core) may read rows at a time, for want of
      * memory; NULL: all. */
     unsigned (*threads)(const struct kvc_cache *cache, unsigned threads);
-    /* Reads literal bytes [offset, offset + n). */
+    /* Reads literal bytes [offset, offset + n); fails unless a reader replaces it. */
     int (*read_literal)(const struct kvc_cache *cache, uint64_t offset, uint64_t n, uint8_t *dst,
                         struct kvc_error *e);
     void (*close)(struct kvc_cache *cache); /* frees impl; may be NULL */
@@ -156,6 +156,9 @@ void *kvc_cache_impl(const struct kvc_cache *c, const char *kind);
 /* Makes an empty cache, which the caller frees. kvc_cache_free(NULL) is legal. */
 struct kvc_cache *kvc_cache_new(struct kvc_error *e);
 void kvc_cache_free(struct kvc_cache *cache);
+/* Makes an empty cache whose reader has a state of so many bytes, all zero, which close() frees. */
+struct kvc_cache *kvc_cache_derived(size_t state, void (*close)(struct kvc_cache *cache),
+                                    struct kvc_error *e);
 /* Makes *own a cache that shares the rows, cells, token ids and source of `of`, which must outlive
  * it, and owns copies of its metadata, layers, tensors and places: code that adds facts to a cache
  * that belongs to somebody else adds them to such a copy. Ended by kvc_cache_disown(), also after a
@@ -171,6 +174,11 @@ uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index,
 /* Checks `shape`, whose tokens must equal the part's cells, and sets layer->tensor[]. */
 uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role,
                               const struct kvc_shape *shape, struct kvc_error *e);
+/* Append the sorted rows [first, end) of a part, and a layer without its tensors. */
+uint32_t kvc_cache_copy_part(struct kvc_cache *c, const struct kvc_part *from, uint64_t first,
+                             uint64_t end, struct kvc_error *e);
+uint32_t kvc_cache_copy_layer(struct kvc_cache *c, uint32_t part, const struct kvc_layer *from,
+                              struct kvc_error *e);
 int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n,
                          struct kvc_error *e);
 

@@ -42,12 +42,6 @@ static int join_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first,
     return 0;
 }
 
-static int join_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
-                             struct kvc_error *e) {
-    (void)c, (void)offset, (void)n, (void)dst;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a joined cache has no source file");
-}
-
 static unsigned join_threads(const struct kvc_cache *c, unsigned threads) {
     const struct join *j = c->impl;
     for (size_t i = 0; i < j->n; i++) threads = kvc_cache_threads(j->from[i].cache, threads);
@@ -56,14 +50,12 @@ static unsigned join_threads(const struct kvc_cache *c, unsigned threads) {
 
 static void join_close(struct kvc_cache *c) {
     struct join *j = c->impl;
-    if (!j) return;
     free(j->from);
     free(j->shift);
     free(j->start);
     free(j->part);
     free(j->tensor);
     free(j);
-    c->impl = NULL;
 }
 
 /* --- positions --- */
@@ -244,9 +236,7 @@ static int join_add_layers(struct kvc_cache *c, const struct join *j, size_t lik
     for (uint32_t l = 0; l < from->n_layers; l++) {
         const struct kvc_layer *layer = &from->layer[l];
         if (layer->part != j->part[part * j->n + like]) continue;
-        const uint32_t number = kvc_cache_add_layer(c, part, layer->index, layer->kind, e);
-        if (number == KVC_NONE) return -1;
-        c->layer[number].window = layer->window;
+        if (kvc_cache_copy_layer(c, part, layer, e) == KVC_NONE) return -1;
     }
     return 0;
 }
@@ -473,20 +463,17 @@ static int join_build(struct kvc_cache *c, struct join *j, struct kvc_join_repor
 
 struct kvc_cache *kvc_view_join(const struct kvc_join_operand *from, size_t n,
                                 struct kvc_join_report *report, struct kvc_error *e) {
-    struct kvc_cache *c = kvc_cache_new(e);
+    struct kvc_cache *c = kvc_cache_derived(sizeof(struct join), join_close, e);
     if (!c) return NULL;
     memset(report, 0, sizeof *report);
-    struct join *j = c->impl = calloc(1, sizeof *j);
-    c->close = join_close;
+    struct join *j = c->impl;
     c->read = join_read;
     c->threads = join_threads;
-    c->read_literal = join_read_literal;
     int status = -1;
-    if (j)
-        *j = (struct join){.n = n,
-                           .from = kvc_alloc(n, sizeof *j->from),
-                           .shift = kvc_alloc_zeros(n, sizeof *j->shift)};
-    if (!j || !j->from || !j->shift) kvc_fail_memory(e, "a cache");
+    *j = (struct join){.n = n,
+                       .from = kvc_alloc(n, sizeof *j->from),
+                       .shift = kvc_alloc_zeros(n, sizeof *j->shift)};
+    if (!j->from || !j->shift) kvc_fail_memory(e, "a cache");
     else if (!n) kvc_fail(e, KVC_ERR_USAGE, "there are no caches to join");
     else {
         memcpy(j->from, from, n * sizeof *from);

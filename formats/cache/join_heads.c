@@ -46,12 +46,6 @@ static int heads_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first
     return status;
 }
 
-static int heads_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
-                              struct kvc_error *e) {
-    (void)c, (void)offset, (void)n, (void)dst;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a derived cache has no source file");
-}
-
 static unsigned heads_threads(const struct kvc_cache *c, unsigned threads) {
     const struct heads *h = c->impl;
     for (size_t i = 0; i < h->n; i++) threads = kvc_cache_threads(h->from[i].cache, threads);
@@ -60,24 +54,20 @@ static unsigned heads_threads(const struct kvc_cache *c, unsigned threads) {
 
 static void heads_close(struct kvc_cache *c) {
     struct heads *h = c->impl;
-    if (!h) return;
     free(h->from);
     free(h->slice);
     free(h);
-    c->impl = NULL;
 }
 
 static struct kvc_cache *new_view(const struct kvc_join_operand *from, size_t n,
                                   struct kvc_error *e) {
-    struct kvc_cache *c = kvc_cache_new(e);
+    struct kvc_cache *c = kvc_cache_derived(sizeof(struct heads), heads_close, e);
     if (!c) return NULL;
-    struct heads *h = c->impl = calloc(1, sizeof *h);
-    c->close = heads_close;
+    struct heads *h = c->impl;
     c->read = heads_read;
     c->threads = heads_threads;
-    c->read_literal = heads_read_literal;
-    if (h) *h = (struct heads){.n = n, .from = kvc_alloc(n, sizeof *from)};
-    if (h && h->from) {
+    *h = (struct heads){.n = n, .from = kvc_alloc(n, sizeof *from)};
+    if (h->from) {
         memcpy(h->from, from, n * sizeof *from);
         return c;
     }
@@ -106,10 +96,8 @@ static int add_parts(struct kvc_cache *c, add_tensor *add, void *state, int *lef
             return -1;
         for (uint32_t l = 0; l < from->n_layers; l++) {
             if (from->layer[l].part != i) continue;
-            const uint32_t layer = kvc_cache_add_layer(c, number, from->layer[l].index,
-                                                       from->layer[l].kind, e);
+            const uint32_t layer = kvc_cache_copy_layer(c, number, &from->layer[l], e);
             if (layer == KVC_NONE) return -1;
-            c->layer[layer].window = from->layer[l].window;
             for (unsigned k = 0; k < 2; k++)
                 if (from->layer[l].tensor[k] != KVC_NONE &&
                     add(c, layer, from->layer[l].tensor[k], state, e))

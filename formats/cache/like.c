@@ -110,12 +110,6 @@ static int like_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first,
     return both ? restore_rows(x, tensor, first, there, both, dst, e) : 0;
 }
 
-static int like_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
-                             struct kvc_error *e) {
-    (void)c, (void)offset, (void)n, (void)dst;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a derived cache has no source file");
-}
-
 static unsigned like_threads(const struct kvc_cache *c, unsigned threads) {
     const struct like *x = c->impl;
     return kvc_cache_threads(x->c, kvc_cache_threads(x->from, threads));
@@ -123,12 +117,10 @@ static unsigned like_threads(const struct kvc_cache *c, unsigned threads) {
 
 static void like_close(struct kvc_cache *c) {
     struct like *x = c->impl;
-    if (!x) return;
     kvc_cache_free(x->here);
     kvc_cache_free(x->there);
     free(x->tensor);
     free(x);
-    c->impl = NULL;
 }
 
 /* --- building --- */
@@ -151,9 +143,8 @@ static int add_like(struct kvc_cache *view, struct like *x, uint32_t t, uint32_t
                         kvc_dtype_info(shape.dtype)->name, kvc_dtype_info(like->shape.dtype)->name);
     shape.dtype = like->shape.dtype;
     if (layer[like->layer] == KVC_NONE) {
-        layer[like->layer] = kvc_cache_add_layer(view, of->part, of->index, of->kind, e);
+        layer[like->layer] = kvc_cache_copy_layer(view, of->part, of, e);
         if (layer[like->layer] == KVC_NONE) return -1;
-        view->layer[layer[like->layer]].window = of->window;
     }
     x->tensor[t] = own;
     return kvc_cache_add_tensor(view, layer[like->layer], like->role, &shape, e) == KVC_NONE ? -1
@@ -168,13 +159,8 @@ static int fill_like(struct kvc_cache *view, struct like *x, uint32_t *layer, st
                         count_tensors(from));
     if (kvc_meta_copy(&view->meta, &c->meta, e)) return -1;
     if (c->tokens && kvc_cache_set_tokens(view, c->tokens, c->n_tokens, e)) return -1;
-    for (uint32_t p = 0; p < c->n_parts && c->part[p].kind != KVC_PART_COMPANION; p++) {
-        const struct kvc_cells *cells = &c->part[p].cells;
-        if (kvc_cache_add_part(view, c->part[p].kind, cells->n, e) == KVC_NONE) return -1;
-        view->part[p].stream = c->part[p].stream;
-        view->part[p].snapshot = c->part[p].snapshot;
-        if (kvc_cells_copy(&view->part[p].cells, 0, cells, 0, cells->n, e)) return -1;
-    }
+    for (uint32_t p = 0; p < c->n_parts && c->part[p].kind != KVC_PART_COMPANION; p++)
+        if (kvc_cache_copy_part(view, &c->part[p], 0, c->part[p].cells.n, e) == KVC_NONE) return -1;
     for (uint32_t l = 0; l < from->n_layers; l++) layer[l] = KVC_NONE;
     for (uint32_t t = 0; t < from->n_tensors && !is_companion(from, from->tensor[t].layer); t++)
         if (add_like(view, x, t, layer, e)) return -1;
@@ -189,24 +175,16 @@ static int fill_like(struct kvc_cache *view, struct like *x, uint32_t *layer, st
 
 struct kvc_cache *kvc_like_view(const struct kvc_cache *c, const struct kvc_cache *from,
                                 struct kvc_error *e) {
-    struct kvc_cache *view = kvc_cache_new(e);
-    struct like *x = calloc(1, sizeof *x);
+    struct kvc_cache *view = kvc_cache_derived(sizeof(struct like), like_close, e);
+    if (!view) return NULL;
+    struct like *x = view->impl;
     uint32_t *layer = kvc_alloc((uint64_t)from->n_layers + 1, sizeof *layer);
-    if (!view || !x || !layer) {
-        kvc_fail_memory(e, "a view");
-        kvc_cache_free(view);
-        free(x);
-        free(layer);
-        return NULL;
-    }
     *x = (struct like){c, from,
                        .tensor = kvc_alloc_zeros((uint64_t)from->n_tensors + 1, sizeof *x->tensor)};
-    view->impl = x;
-    view->close = like_close;
     view->read = like_read;
-    view->read_literal = like_read_literal;
     view->threads = like_threads;
-    const int status = x->tensor ? fill_like(view, x, layer, e) : kvc_fail_memory(e, "a view");
+    const int status = x->tensor && layer ? fill_like(view, x, layer, e)
+                                          : kvc_fail_memory(e, "a view");
     free(layer);
     if (!status) return view;
     kvc_cache_free(view);

@@ -117,38 +117,19 @@ static int view_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first,
     return 0;
 }
 
-static int view_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
-                             struct kvc_error *e) {
-    (void)c, (void)offset, (void)n, (void)dst;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a derived cache has no source file");
-}
-
 static unsigned view_threads(const struct kvc_cache *c, unsigned threads) {
     return kvc_cache_threads(((const struct view *)c->impl)->parent, threads);
 }
 
 static void view_close(struct kvc_cache *c) {
     struct view *v = c->impl;
-    if (!v) return;
     kvc_cache_free(v->owned);
     free(v->tensor);
     free(v->first);
     free(v);
-    c->impl = NULL;
 }
 
 /* --- building --- */
-
-/* Adds the parent's part with its sorted rows [first, end). */
-static int add_part(struct kvc_cache *c, const struct kvc_part *from, uint64_t first, uint64_t end,
-                    struct kvc_error *e) {
-    uint32_t number = kvc_cache_add_part(c, from->kind, end - first, e);
-    if (number == KVC_NONE) return -1;
-    struct kvc_part *part = &c->part[number];
-    part->stream = from->stream;
-    part->snapshot = from->snapshot;
-    return kvc_cells_copy(&part->cells, 0, &from->cells, first, end, e);
-}
 
 /* The rows, parts and layers of the parent that a view keeps. */
 struct keep {
@@ -181,36 +162,36 @@ static int keep_all(const struct kvc_cache *c, struct keep *k, struct kvc_error 
 
 static struct kvc_cache *make_view(const struct kvc_cache *parent, const struct keep *k,
                                    enum transform transform, struct kvc_error *e) {
-    struct kvc_cache *c = kvc_cache_new(e);
-    struct view *v = calloc(1, sizeof *v);
+    struct kvc_cache *c = kvc_cache_derived(sizeof(struct view), view_close, e);
+    if (!c) return NULL;
     uint32_t *part = kvc_alloc((size_t)parent->n_parts + 1, sizeof *part),
              *layer = kvc_alloc((size_t)parent->n_layers + 1, sizeof *layer);
-    if (!c || !v || !part || !layer) goto memory;
-    c->impl = v;
-    c->close = view_close;
+    struct view *v = c->impl;
     c->read = view_read;
-    c->read_literal = view_read_literal;
     c->threads = view_threads;
     v->parent = parent;
     v->transform = transform;
     v->tensor = kvc_alloc((size_t)parent->n_tensors + 1, sizeof *v->tensor);
     v->first = kvc_alloc((size_t)parent->n_parts + 1, sizeof *v->first);
-    if (!v->tensor || !v->first) goto memory;
+    if (!part || !layer || !v->tensor || !v->first) {
+        kvc_fail_memory(e, "a view");
+        goto failed;
+    }
     if (kvc_meta_copy(&c->meta, &parent->meta, e)) goto failed;
     if (parent->tokens && kvc_cache_set_tokens(c, parent->tokens, parent->n_tokens, e)) goto failed;
     for (uint32_t i = 0; i < parent->n_parts; i++) {
         part[i] = c->n_parts;
         if (!k->part[i]) continue;
         v->first[c->n_parts] = k->first[i];
-        if (add_part(c, &parent->part[i], k->first[i], k->end[i], e)) goto failed;
+        if (kvc_cache_copy_part(c, &parent->part[i], k->first[i], k->end[i], e) == KVC_NONE)
+            goto failed;
     }
     for (uint32_t i = 0; i < parent->n_layers; i++) {
         const struct kvc_layer *from = &parent->layer[i];
         layer[i] = KVC_NONE;
         if (!k->layer[i] || !k->part[from->part]) continue;
-        layer[i] = kvc_cache_add_layer(c, part[from->part], from->index, from->kind, e);
+        layer[i] = kvc_cache_copy_layer(c, part[from->part], from, e);
         if (layer[i] == KVC_NONE) goto failed;
-        c->layer[layer[i]].window = from->window;
     }
     for (uint32_t i = 0; i < parent->n_tensors; i++) {
         const struct kvc_tensor *from = &parent->tensor[i];
@@ -227,9 +208,6 @@ static struct kvc_cache *make_view(const struct kvc_cache *parent, const struct 
     free(part);
     free(layer);
     return c;
-memory:
-    kvc_fail_memory(e, "a view");
-    if (!c || !c->impl) free(v);
 failed:
     free(part);
     free(layer);

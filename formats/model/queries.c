@@ -476,16 +476,10 @@ static int queries_read(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
     return 0;
 }
 
-static int queries_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n,
-                                uint8_t *dst, struct kvc_error *e) {
-    (void)c, (void)offset, (void)n, (void)dst;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "estimated queries have no source file");
-}
-
 static void queries_close(struct kvc_cache *c) {
     struct queries *q = c->impl;
-    for (uint32_t i = 0; q && i < q->n; i++) free(q->of[i]);
-    if (q) free(q->of);
+    for (uint32_t i = 0; i < q->n; i++) free(q->of[i]);
+    free(q->of);
     free(q);
 }
 
@@ -511,18 +505,12 @@ static int add_layer(struct kvc_cache *c, const struct estimate *x, struct estim
 }
 
 static struct kvc_cache *gather(struct estimate *x, struct kvc_error *e) {
-    struct kvc_cache *c = kvc_cache_new(e);
-    struct queries *q = calloc(1, sizeof *q);
-    if (c) c->impl = q;
-    if (q) q->of = kvc_alloc(x->n, sizeof *q->of);
-    int status = c ? 0 : -1;
-    if (!status && (!q || !q->of)) status = kvc_fail_memory(e, "queries");
-    if (!status) {
-        c->read = queries_read;
-        c->read_literal = queries_read_literal;
-        c->close = queries_close;
-        status = kvc_meta_copy(&c->meta, &x->c->meta, e);
-    }
+    struct kvc_cache *c = kvc_cache_derived(sizeof(struct queries), queries_close, e);
+    if (!c) return NULL;
+    struct queries *q = c->impl;
+    c->read = queries_read;
+    q->of = kvc_alloc(x->n, sizeof *q->of);
+    int status = q->of ? kvc_meta_copy(&c->meta, &x->c->meta, e) : kvc_fail_memory(e, "queries");
     uint32_t part = KVC_NONE;
     for (uint32_t i = 0; i < x->n && !status; i++) {
         if (i && x->c->layer[x->layer[i].layer].part != x->c->layer[x->layer[i - 1].layer].part)
@@ -531,7 +519,6 @@ static struct kvc_cache *gather(struct estimate *x, struct kvc_error *e) {
     }
     if (!status) status = kvc_cache_finish(c, e);
     if (!status) return c;
-    if (!c) free(q);
     kvc_cache_free(c);
     return NULL;
 }
