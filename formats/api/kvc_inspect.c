@@ -127,7 +127,7 @@ int kvc_file_tensor_more(const struct kvc_file *f, uint32_t i, struct kvc_tensor
     const struct kvc_cache *c = f->cache;
     if (i >= c->n_tensors) return -1;
     const int packed = kvc_cache_is_container(c);
-    struct kvc_tensor_more own = {.part = c->layer[c->tensor[i].layer].part,
+    struct kvc_tensor_more own = {.part = kvc_tensor_layer(c, i)->part,
                                   .layer = c->tensor[i].layer,
                                   .bytes = kvc_tensor_bytes(&c->tensor[i]),
                                   .stored = packed ? kvc_container_stored(c, i) : 0,

@@ -293,9 +293,8 @@ struct load {
 static uint32_t find_tensor(const struct kvc_cache *c, const struct array *a) {
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *tensor = &c->tensor[t];
-        const enum kvc_part_kind kind = kvc_tensor_part(c, t)->kind;
         if (tensor->role == a->role && c->layer[tensor->layer].index == a->a.layer &&
-            (kind == KVC_PART_LIVE || kind == KVC_PART_WINDOW))
+            kvc_part_is_attended(kvc_tensor_part(c, t)))
             return t;
     }
     return KVC_NONE;
@@ -304,7 +303,7 @@ static uint32_t find_tensor(const struct kvc_cache *c, const struct array *a) {
 /* Finds the rows of the tensor at the array's positions. */
 static int find_rows(const struct load *l, struct target *to, struct kvc_error *e) {
     const struct array *a = to->array;
-    const struct kvc_cells *cells = &kvc_tensor_part(l->cache, to->tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(l->cache, to->tensor);
     const uint64_t n = a->shape.tokens;
     const int64_t first = l->memory->m.first_position + (int64_t)(l->memory->m.tokens - n);
     char label[64];
@@ -369,8 +368,7 @@ static int aim(struct load *l, int convert, uint64_t *items, struct kvc_error *e
                             to->array->a.role, to->array->a.layer);
         to->item = *items;
         if (to->end > to->first)
-            *items += (kvc_cells_block_of(&kvc_tensor_part(l->cache, to->tensor)->cells,
-                                          to->end - 1) -
+            *items += (kvc_cells_block_of(kvc_tensor_cells(l->cache, to->tensor), to->end - 1) -
                        to->block) /
                           KVC_RUN_BLOCKS +
                       1;
@@ -445,7 +443,7 @@ static const struct target *find_item(const struct load *l, uint64_t item, uint6
         else high = mid;
     }
     const struct target *to = &l->target[low];
-    const struct kvc_cells *cells = &kvc_tensor_part(l->cache, to->tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(l->cache, to->tensor);
     const uint64_t block = to->block + (item - to->item) * KVC_RUN_BLOCKS;
     const uint64_t stop = cells->block[kvc_cells_run_end(cells, block)],
                    end = stop < to->end ? stop : to->end;

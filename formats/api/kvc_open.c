@@ -370,7 +370,7 @@ int kvc_file_tensor(const struct kvc_file *f, uint32_t i, struct kvc_tensor_info
 }
 
 int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uint64_t row) {
-    const struct kvc_cells *cells = &kvc_tensor_part(f->cache, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(f->cache, tensor);
     return kvc_cells_position(cells, row);
 }
 

@@ -50,7 +50,7 @@ static void pack_progress(void *state, uint64_t done, uint64_t total) {
 static uint64_t last_bytes(const struct kvc_cache *c, uint64_t n) {
     uint64_t bytes = 0;
     for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (c->layer[c->tensor[t].layer].part == 0) bytes += n * kvc_row_bytes(&c->tensor[t].shape);
+        if (kvc_tensor_layer(c, t)->part == 0) bytes += n * kvc_row_bytes(&c->tensor[t].shape);
     return bytes;
 }
 
@@ -141,7 +141,7 @@ static uint32_t next_lossless(const struct kvc_cache *c, const struct kvc_plan *
                               enum kvc_role role, uint32_t from) {
     uint32_t next = KVC_NONE;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
-        const uint32_t index = c->layer[c->tensor[t].layer].index;
+        const uint32_t index = kvc_tensor_layer(c, t)->index;
         if (c->tensor[t].role == role && index >= from && index < next &&
             kvc_pipeline_lossless(&plan->pipeline[plan->pipeline_of[t]]))
             next = index;

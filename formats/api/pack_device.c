@@ -29,7 +29,7 @@ struct packing {
 static uint32_t tensor_of(const struct kvc_cache *c, const struct kvc_memory_array *a,
                           uint64_t tokens) {
     for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (c->layer[c->tensor[t].layer].index == a->layer &&
+        if (kvc_tensor_layer(c, t)->index == a->layer &&
             strcmp(kvc_role_name(c->tensor[t].role), a->role) == 0 &&
             c->tensor[t].shape.tokens == tokens)
             return t;

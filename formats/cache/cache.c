@@ -356,16 +356,12 @@ int kvc_cache_finish(struct kvc_cache *c, struct kvc_error *e) {
     for (uint32_t i = 0; i < c->n_tensors; i++) {
         char label[64];
         kvc_tensor_label(c, i, label, sizeof label);
-        if (c->tensor[i].shape.tokens != kvc_tensor_part(c, i)->cells.n)
+        if (c->tensor[i].shape.tokens != kvc_tensor_cells(c, i)->n)
             return kvc_fail(e, KVC_ERR_DAMAGED, "%s has %llu rows for %llu cells", label,
                             (unsigned long long)c->tensor[i].shape.tokens,
-                            (unsigned long long)kvc_tensor_part(c, i)->cells.n);
+                            (unsigned long long)kvc_tensor_cells(c, i)->n);
     }
     return 0;
-}
-
-const struct kvc_part *kvc_tensor_part(const struct kvc_cache *c, uint32_t tensor) {
-    return &c->part[c->layer[c->tensor[tensor].layer].part];
 }
 
 uint64_t kvc_tensor_bytes(const struct kvc_tensor *t) {
@@ -373,7 +369,7 @@ uint64_t kvc_tensor_bytes(const struct kvc_tensor *t) {
 }
 
 void kvc_tensor_label(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size) {
-    const struct kvc_layer *layer = &c->layer[c->tensor[tensor].layer];
+    const struct kvc_layer *layer = kvc_tensor_layer(c, tensor);
     const struct kvc_part *part = &c->part[layer->part];
     char where[48] = "";
     if (part->kind == KVC_PART_SNAPSHOT)
@@ -393,6 +389,13 @@ uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_
             c->tensor[t].role == role)
             return t;
     }
+    return KVC_NONE;
+}
+
+uint32_t kvc_cache_find_queries(const struct kvc_cache *c, uint32_t layer_index) {
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (c->tensor[t].role == KVC_ROLE_QUERIES && kvc_tensor_layer(c, t)->index == layer_index)
+            return t;
     return KVC_NONE;
 }
 

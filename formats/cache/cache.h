@@ -221,12 +221,30 @@ int64_t kvc_cells_position(const struct kvc_cells *cells, uint64_t sorted);
 /* Returns the first sorted row at a position of at least pos; n when there is none. */
 uint64_t kvc_cells_row_from(const struct kvc_cells *cells, int64_t pos);
 
-const struct kvc_part *kvc_tensor_part(const struct kvc_cache *c, uint32_t tensor);
+static inline const struct kvc_layer *kvc_tensor_layer(const struct kvc_cache *c, uint32_t tensor) {
+    return &c->layer[c->tensor[tensor].layer];
+}
+static inline const struct kvc_part *kvc_tensor_part(const struct kvc_cache *c, uint32_t tensor) {
+    return &c->part[kvc_tensor_layer(c, tensor)->part];
+}
+static inline const struct kvc_cells *kvc_tensor_cells(const struct kvc_cache *c, uint32_t tensor) {
+    return &kvc_tensor_part(c, tensor)->cells;
+}
+/* Returns 1 for queries and hidden states. */
+static inline int kvc_tensor_is_companion(const struct kvc_cache *c, uint32_t tensor) {
+    return kvc_tensor_part(c, tensor)->kind == KVC_PART_COMPANION;
+}
+/* Returns 1 for parts whose rows the next token attends to: the live ones, and windows. */
+static inline int kvc_part_is_attended(const struct kvc_part *part) {
+    return part->kind == KVC_PART_LIVE || part->kind == KVC_PART_WINDOW;
+}
 uint64_t kvc_tensor_bytes(const struct kvc_tensor *t); /* canonical bytes of the whole tensor */
 /* Writes "layer 3 K", "snapshot 1 layer 0 V", "layer 2 queries": for messages and tables. */
 void kvc_tensor_label(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size);
 /* Returns the tensor of a role in the layer of an index in a part, or KVC_NONE. */
 uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_t layer_index,
                                enum kvc_role role);
+/* Returns the first queries of the layers of an index, or KVC_NONE. */
+uint32_t kvc_cache_find_queries(const struct kvc_cache *c, uint32_t layer_index);
 
 #endif

@@ -270,7 +270,7 @@ static int join_add_tensors(struct kvc_cache *c, struct join *j, struct kvc_erro
         const struct kvc_cache *from = j->from[i].cache;
         for (uint32_t t = 0; t < from->n_tensors; t++)
             for (uint32_t p = 0; p < c->n_parts; p++)
-                if (from->layer[from->tensor[t].layer].part == j->part[p * j->n + i] &&
+                if (kvc_tensor_layer(from, t)->part == j->part[p * j->n + i] &&
                     join_add_tensor(c, j, i, t, p, e))
                     return -1;
     }

@@ -100,7 +100,7 @@ int kvc_join_meta(struct kvc_meta *to, const struct kvc_join_operand *from, size
 /* Returns the role of the first tensor of a part; K if it has none. */
 static enum kvc_role role_of(const struct kvc_cache *c, uint32_t part) {
     for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (c->layer[c->tensor[t].layer].part == part) return c->tensor[t].role;
+        if (kvc_tensor_layer(c, t)->part == part) return c->tensor[t].role;
     return KVC_ROLE_K;
 }
 
@@ -140,7 +140,7 @@ int kvc_join_check_alone(const struct kvc_join_operand *x, struct kvc_error *e) 
                             "%s has several parts of %s layers: it cannot be joined", x->name,
                             kvc_part_kind_name(c->part[i].kind));
     for (uint32_t t = 0; t < c->n_tensors; t++) {
-        const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
+        const struct kvc_layer *layer = kvc_tensor_layer(c, t);
         const uint32_t first = kvc_cache_find_tensor(c, layer->part, layer->index,
                                                      c->tensor[t].role);
         if (c->part[layer->part].kind == KVC_PART_COMPANION || first == t || first == KVC_NONE)
@@ -164,7 +164,7 @@ int kvc_join_check_part(const struct kvc_join_operand *a, uint32_t part,
 
 static uint32_t count_tensors(const struct kvc_cache *c, uint32_t part) {
     uint32_t n = 0;
-    for (uint32_t t = 0; t < c->n_tensors; t++) n += c->layer[c->tensor[t].layer].part == part;
+    for (uint32_t t = 0; t < c->n_tensors; t++) n += kvc_tensor_layer(c, t)->part == part;
     return n;
 }
 

@@ -63,8 +63,7 @@ static int counts_agree(const struct kvc_cache *c, const struct kvc_layer_patter
     const int two = has_part(c, KVC_PART_WINDOW);
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_part *part = &c->part[i];
-        if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_WINDOW) || !part->cells.n)
-            continue;
+        if (!kvc_part_is_attended(part) || !part->cells.n) continue;
         const uint32_t due = !two ? p->n : part->kind == KVC_PART_WINDOW ? sliding : p->n - sliding;
         if (layers_count(c, part->kind, part->stream) != due) return 0;
     }
@@ -108,11 +107,10 @@ int kvc_layers_borrow(struct kvc_cache *c, const struct kvc_cache *from, struct 
     if (!kvc_layers_ambiguous(c) || !are_known(from)) return 0;
     for (uint32_t i = 0; i < from->n_layers; i++) {
         const struct kvc_layer *layer = &from->layer[i];
-        const enum kvc_part_kind kind = from->part[layer->part].kind;
-        if ((kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) || layer->index >= KVC_MAX_PATTERN)
-            continue;
+        const struct kvc_part *part = &from->part[layer->part];
+        if (!kvc_part_is_attended(part) || layer->index >= KVC_MAX_PATTERN) continue;
         if (layer->index >= p.n) p.n = layer->index + 1;
-        p.sliding[layer->index] = kind == KVC_PART_WINDOW || layer->kind == KVC_LAYER_WINDOW;
+        p.sliding[layer->index] = part->kind == KVC_PART_WINDOW || layer->kind == KVC_LAYER_WINDOW;
     }
     return kvc_layers_settle(c, &p, e) < 0 ? -1 : 0;
 }

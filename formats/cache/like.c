@@ -18,20 +18,16 @@ struct like {
     uint32_t *tensor; /* by tensor: its number in `c` */
 };
 
-static int is_companion(const struct kvc_cache *c, uint32_t layer) {
-    return c->part[c->layer[layer].part].kind == KVC_PART_COMPANION;
-}
-
 /* Returns the number of tensors of attention. */
 static uint32_t count_tensors(const struct kvc_cache *c) {
     uint32_t n = 0;
-    for (uint32_t t = 0; t < c->n_tensors; t++) n += !is_companion(c, c->tensor[t].layer);
+    for (uint32_t t = 0; t < c->n_tensors; t++) n += !kvc_tensor_is_companion(c, t);
     return n;
 }
 
 /* Returns the tensor of `c` that is tensor t of `from`, or KVC_NONE. */
 static uint32_t find_like(const struct kvc_cache *c, const struct kvc_cache *from, uint32_t t) {
-    const struct kvc_layer *layer = &from->layer[from->tensor[t].layer];
+    const struct kvc_layer *layer = kvc_tensor_layer(from, t);
     if (layer->part >= c->n_parts || c->part[layer->part].kind != from->part[layer->part].kind)
         return KVC_NONE;
     return kvc_cache_find_tensor(c, layer->part, layer->index, from->tensor[t].role);
@@ -44,7 +40,7 @@ static int pairs_otherwise(const struct kvc_cache *c, const struct kvc_cache *fr
 
 int kvc_like_differs(const struct kvc_cache *c, const struct kvc_cache *from) {
     if (pairs_otherwise(c, from)) return 1;
-    for (uint32_t t = 0; t < from->n_tensors && !is_companion(from, from->tensor[t].layer); t++) {
+    for (uint32_t t = 0; t < from->n_tensors && !kvc_tensor_is_companion(from, t); t++) {
         const uint32_t other = find_like(c, from, t);
         if (other != t || c->tensor[t].shape.dtype != from->tensor[t].shape.dtype) return 1;
     }
@@ -95,8 +91,8 @@ static int restore_rows(const struct like *x, uint32_t tensor, uint64_t first, u
 static int like_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
                      uint8_t *dst, struct kvc_error *e) {
     const struct like *x = c->impl;
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells,
-                           *other = &kvc_tensor_part(x->from, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor),
+                           *other = kvc_tensor_cells(x->from, tensor);
     if (!n) return 0;
     /* rows of a window that moved on have gone */
     const uint64_t there = first + kvc_cells_row_from(other, kvc_cells_position(cells, 0));
@@ -162,7 +158,7 @@ static int fill_like(struct kvc_cache *view, struct like *x, uint32_t *layer, st
     for (uint32_t p = 0; p < c->n_parts && c->part[p].kind != KVC_PART_COMPANION; p++)
         if (kvc_cache_copy_part(view, &c->part[p], 0, c->part[p].cells.n, e) == KVC_NONE) return -1;
     for (uint32_t l = 0; l < from->n_layers; l++) layer[l] = KVC_NONE;
-    for (uint32_t t = 0; t < from->n_tensors && !is_companion(from, from->tensor[t].layer); t++)
+    for (uint32_t t = 0; t < from->n_tensors && !kvc_tensor_is_companion(from, t); t++)
         if (add_like(view, x, t, layer, e)) return -1;
     if (pairs_otherwise(c, from)) {
         const enum kvc_pairing to = from->meta.facts.rope.pairing;

@@ -139,7 +139,7 @@ static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t firs
     const struct mapped *m = mapped_of(c);
     const struct spots *list = &m->tensor[tensor];
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     const uint64_t row = kvc_row_bytes(shape);
     for (uint64_t i = 0, run; i < n; i += run) {
         const uint64_t cell = kvc_cell_at(cells, first + i);

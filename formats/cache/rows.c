@@ -41,7 +41,7 @@ static int count_zeros(const struct kvc_cache *c, uint32_t t, uint64_t *zeros,
 }
 
 static int is_counted(const struct kvc_cache *c, uint32_t t) {
-    return c->layer[c->tensor[t].layer].part == 0 && c->tensor[t].role <= KVC_ROLE_LATENT;
+    return kvc_tensor_layer(c, t)->part == 0 && c->tensor[t].role <= KVC_ROLE_LATENT;
 }
 
 /* Counts the last rows that are zero in all tensors of part 0. Of a cache of zeros alone, none are.

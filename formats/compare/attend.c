@@ -52,9 +52,8 @@ static int list_layers(struct views *x, struct kvc_error *e) {
         const struct kvc_tensor_pair *k = &p->tensor[i],
                                      *v = k->role == KVC_ROLE_K ? find_values(p, k) : NULL;
         if (!v || !k->heads || !v->heads || !k->parts->rows.rows) continue;
-        const enum kvc_part_kind kind = k->parts->part[0]->kind;
-        if ((kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) ||
-            kvc_attention_queries(x->queries, k->layer) == KVC_NONE)
+        if (!kvc_part_is_attended(k->parts->part[0]) ||
+            kvc_cache_find_queries(x->queries, k->layer) == KVC_NONE)
             continue;
         struct kvc_attended_layer *to = &a->layer[a->n];
         to->k = k;
@@ -82,7 +81,7 @@ static struct kvc_attention_layer attend_layer_of(const struct views *x,
         .queries = x->queries,
         .k = {to->k->tensor[0], to->k->tensor[1]},
         .v = {to->v->tensor[0], to->v->tensor[1]},
-        .q = kvc_attention_queries(x->queries, to->k->layer),
+        .q = kvc_cache_find_queries(x->queries, to->k->layer),
         .rows = &to->k->parts->rows,
         .window = window,
     };

@@ -29,13 +29,6 @@ struct arrays {
     float *memory;
 };
 
-uint32_t kvc_attention_queries(const struct kvc_cache *c, uint32_t layer) {
-    for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (c->tensor[t].role == KVC_ROLE_QUERIES && c->layer[c->tensor[t].layer].index == layer)
-            return t;
-    return KVC_NONE;
-}
-
 static size_t padded(size_t n) {
     return (n + LANES - 1) / LANES * LANES;
 }
@@ -125,7 +118,7 @@ static int attention_load(const struct kvc_attention_layer *l, struct arrays *x,
     x->gap = p, p += x->row_room;
     x->query = p, p += queries;
     x->piece = p;
-    const struct kvc_cells *cells = &kvc_tensor_part(l->cache[0], l->k[0])->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(l->cache[0], l->k[0]);
     for (uint64_t i = 0, to = 0; i < l->rows->n_runs; i++)
         for (uint64_t t = 0; t < l->rows->run[i].n; t++)
             x->position[to++] = kvc_cells_position(cells, l->rows->run[i].a + t);
@@ -222,7 +215,7 @@ static size_t row_from(const struct arrays *x, int64_t p) {
 /* Finds the rows [*first, *last) that query i sees. Returns 0 if it sees none. */
 static int sees(const struct kvc_attention_layer *l, const struct arrays *x, size_t i,
                 size_t *first, size_t *last) {
-    const int64_t position = kvc_cells_position(&kvc_tensor_part(l->queries, l->q)->cells, i);
+    const int64_t position = kvc_cells_position(kvc_tensor_cells(l->queries, l->q), i);
     const int bounded = l->window && position >= INT64_MIN + (int64_t)l->window;
     *last = row_from(x, position + 1);
     *first = bounded ? row_from(x, position - (int64_t)l->window + 1) : 0;
@@ -274,7 +267,7 @@ int kvc_attention_find(const struct kvc_attention_layer *l, uint64_t head, int l
     *out = (struct kvc_attention_weights){.size = sizeof *out};
     if (check_shapes(l, e)) return -1;
     int status = attention_load(l, &x, e);
-    const struct kvc_cells *cells = &kvc_tensor_part(l->queries, l->q)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(l->queries, l->q);
     for (size_t i = x.n_queries; i-- > 0 && !status && !(last_only && out->n);) {
         size_t first, last;
         if (!sees(l, &x, i, &first, &last)) continue;

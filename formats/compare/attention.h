@@ -28,8 +28,6 @@ struct kvc_attention {
                     * only o of a is; owned */
 };
 
-/* Returns the tensor of queries of a layer of the model; KVC_NONE if there is none. */
-uint32_t kvc_attention_queries(const struct kvc_cache *c, uint32_t layer);
 /* Measures a layer: out[KV heads] is zeroed by the caller, who frees each, after a failure too.
  * Memory: the layer's K and V of both caches. Refuses shapes that do not fit together. */
 int kvc_attention_compare(const struct kvc_attention_layer *layer, struct kvc_attention *out,

@@ -272,7 +272,7 @@ static uint64_t chunk_at(const struct kvc_cells *cells, uint64_t row, uint64_t n
 /* Reads all matched rows: with `values` to measure them, without to compare their bytes only. */
 static int compare_walk(struct comparison *c, const struct kvc_matching *rows, uint64_t maximum,
                         int values, int *equal, struct kvc_error *e) {
-    const struct kvc_cells *cells = &kvc_tensor_part(c->a.cache, c->a.tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c->a.cache, c->a.tensor);
     uint64_t done = 0; /* rows */
     for (uint64_t r = 0; r < rows->n_runs; r++) {
         struct kvc_run left = rows->run[r];

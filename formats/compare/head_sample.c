@@ -84,7 +84,7 @@ static int take_rows(struct walk *w, uint64_t a, uint64_t b, uint64_t n, struct 
 
 static int take_runs(struct walk *w, uint64_t most_rows, struct kvc_error *e) {
     const struct kvc_matching *rows = &w->pair->parts->rows;
-    const struct kvc_cells *cells = &kvc_tensor_part(w->cache[0], w->pair->tensor[0])->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(w->cache[0], w->pair->tensor[0]);
     for (uint64_t r = 0; r < rows->n_runs; r++)
         for (uint64_t done = 0; done < rows->run[r].n;) {
             const uint64_t a = rows->run[r].a + done,

@@ -69,7 +69,7 @@ static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache
         item[i] = (struct item){{part->kind, part->stream, part->snapshot, 0}, i};
     }
     for (uint32_t t = 0; t < c->n_tensors; t++) {
-        const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
+        const struct kvc_layer *layer = kvc_tensor_layer(c, t);
         if (c->part[layer->part].kind == KVC_PART_COMPANION)
             item[layer->part].key[3] = c->tensor[t].role;
         if (wants_layer(p, layer->index)) wanted[layer->part] = 1;
@@ -89,7 +89,7 @@ static struct item *tensor_items(const struct kvc_pairs *p, const struct kvc_cac
     if (!item) return NULL;
     *n = 0;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
-        const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
+        const struct kvc_layer *layer = kvc_tensor_layer(c, t);
         if (wants_layer(p, layer->index))
             item[(*n)++] = (struct item){{pair_of[layer->part], layer->index, c->tensor[t].role, 0},
                                          t};

@@ -92,7 +92,7 @@ static uint64_t batch_rows(const struct kvc_shape *shape) {
 static int add_rows(const struct kvc_cache *c, uint32_t tensor, struct work *w,
                     struct kvc_stats *out, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
-    const struct kvc_cells *cells = &c->part[c->layer[c->tensor[tensor].layer].part].cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     uint64_t width = shape->heads * shape->dim, maximum = batch_rows(shape);
     for (uint64_t b = 0; b < cells->n_blocks; b++) {
         uint64_t row = cells->block[b], end = cells->block[b + 1];

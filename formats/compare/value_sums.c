@@ -56,7 +56,7 @@ static int add_rows(const struct kvc_cache *c, uint32_t tensor, uint64_t row, ui
 int kvc_value_sums_take(const struct kvc_cache *c, uint32_t tensor, uint64_t most_rows,
                         struct kvc_value_sums *out, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     struct batch b = {.most = 0};
     *out = (struct kvc_value_sums){.channels = shape->heads * shape->dim};
     out->square = kvc_alloc_zeros(out->channels, sizeof *out->square);

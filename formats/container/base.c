@@ -8,18 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct kvc_cells *cells_of(const struct kvc_cache *c, uint32_t tensor) {
-    return &kvc_tensor_part(c, tensor)->cells;
-}
-
-static uint32_t part_of(const struct kvc_cache *c, uint32_t tensor) {
-    return c->layer[c->tensor[tensor].layer].part;
-}
-
-static int is_companion(const struct kvc_cache *c, uint32_t tensor) {
-    return kvc_tensor_part(c, tensor)->kind == KVC_PART_COMPANION;
-}
-
 /* Returns how many first rows of part a have the positions of rows of part b, and sets *skip to the
  * rows of b before them. */
 static uint64_t same_positions(const struct kvc_part *a, const struct kvc_part *b, uint64_t *skip) {
@@ -76,8 +64,9 @@ static uint64_t equal_rows(const uint8_t *a, const uint8_t *b, uint64_t n, size_
 static int compare_tensor(void *state, uint64_t item, void **result, struct kvc_error *e) {
     const struct comparison *x = state;
     const uint32_t tensor = (uint32_t)item;
-    const struct kvc_cells *cells = cells_of(x->c, tensor);
-    const uint64_t most = x->most[part_of(x->c, tensor)], skip = x->skip[part_of(x->c, tensor)];
+    const struct kvc_cells *cells = kvc_tensor_cells(x->c, tensor);
+    const uint64_t most = x->most[kvc_tensor_layer(x->c, tensor)->part],
+                   skip = x->skip[kvc_tensor_layer(x->c, tensor)->part];
     const size_t row = (size_t)kvc_row_bytes(&x->c->tensor[tensor].shape);
     uint64_t *const equal = malloc(sizeof *equal), run = kvc_cells_run_rows(cells);
     uint8_t *a = kvc_alloc(run, row), *b = kvc_alloc(run, row);
@@ -101,7 +90,7 @@ static int compare_tensor(void *state, uint64_t item, void **result, struct kvc_
 
 static int take_comparison(void *state, uint64_t item, void *result, struct kvc_error *e) {
     struct comparison *x = state;
-    uint64_t *const rows = &x->rows[part_of(x->c, (uint32_t)item)];
+    uint64_t *const rows = &x->rows[kvc_tensor_layer(x->c, (uint32_t)item)->part];
     (void)e;
     if (*(uint64_t *)result < *rows) *rows = *(uint64_t *)result;
     free(result);
@@ -110,7 +99,7 @@ static int take_comparison(void *state, uint64_t item, void *result, struct kvc_
 
 uint32_t kvc_base_tensors(const struct kvc_cache *c) {
     uint32_t n = c->n_tensors;
-    while (n && is_companion(c, n - 1)) n--;
+    while (n && kvc_tensor_is_companion(c, n - 1)) n--;
     return n;
 }
 
@@ -156,8 +145,8 @@ int kvc_base_compare(struct kvc_base **base, const struct kvc_cache *from,
 uint64_t kvc_base_count(const struct kvc_base *base, const struct kvc_cache *c, uint64_t *all) {
     uint64_t n = *all = 0;
     for (uint32_t t = 0; t < kvc_base_tensors(c); t++) {
-        n += base->rows[part_of(c, t)];
-        *all += cells_of(c, t)->n;
+        n += base->rows[kvc_tensor_layer(c, t)->part];
+        *all += kvc_tensor_cells(c, t)->n;
     }
     return n;
 }

@@ -11,14 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct kvc_cells *cells_of(const struct kvc_cache *c, uint32_t tensor) {
-    return &kvc_tensor_part(c, tensor)->cells;
-}
-
-static uint32_t part_of(const struct kvc_cache *c, uint32_t tensor) {
-    return c->layer[c->tensor[tensor].layer].part;
-}
-
 /* --- what can be copied --- */
 
 static int same_turn(const struct kvc_rope_facts *a, const struct kvc_rope_facts *b) {
@@ -66,10 +58,11 @@ static uint64_t rows_after(const struct kvc_cells *cells, const struct kvc_cells
 static uint64_t whole_rows(const struct kvc_base *base, const struct kvc_encode *x, uint32_t tensor,
                            uint64_t n) {
     const struct kvc_pipeline *line = kvc_plan_pipeline(x->plan, tensor);
-    const struct kvc_cells *cells = cells_of(x->cache, tensor), *had = cells_of(base->from, tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(x->cache, tensor),
+                           *had = kvc_tensor_cells(base->from, tensor);
     const int adopts = kvc_pipeline_adopts(line),
               parts = kvc_pipeline_keeps_codes(line) && !kvc_same_is_possible(&x->repeats, tensor);
-    const uint64_t skip = base->skip[part_of(x->cache, tensor)];
+    const uint64_t skip = base->skip[kvc_tensor_layer(x->cache, tensor)->part];
     uint64_t whole = 0;
     if (skip) return adopts && parts ? rows_after(cells, had, skip, n) : 0;
     if (adopts && parts) return n;
@@ -85,7 +78,7 @@ static uint64_t whole_rows(const struct kvc_base *base, const struct kvc_encode 
 static int read_same(const struct kvc_cache *from, uint32_t tensor, uint64_t block,
                      struct kvc_split *split, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(from);
-    const struct kvc_cells *cells = cells_of(from, tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(from, tensor);
     const uint64_t i = k->block_record[k->first_block[tensor] + block];
     struct kvc_section *list;
     unsigned n;
@@ -102,16 +95,16 @@ static int read_same(const struct kvc_cache *from, uint32_t tensor, uint64_t blo
  * *changed where some were. */
 static int follow_references(struct kvc_base *base, const struct kvc_cache *c, uint32_t tensor,
                              int *changed, struct kvc_error *e) {
-    const struct kvc_cells *cells = cells_of(base->from, tensor);
-    uint64_t *const rows = &base->rows[part_of(c, tensor)];
+    const struct kvc_cells *cells = kvc_tensor_cells(base->from, tensor);
+    uint64_t *const rows = &base->rows[kvc_tensor_layer(c, tensor)->part];
     for (uint64_t b = 0; b < cells->n_blocks && cells->block[b] < *rows; b++) {
         struct kvc_split split;
         int status = read_same(base->from, tensor, b, &split, e), lost = 0;
         for (size_t i = 0; i < split.n_same && !status; i++) {
             const struct kvc_same *s = &split.same[i];
-            lost |= base->skip[part_of(c, s->tensor)] != 0;
-            lost |= cells_of(base->from, s->tensor)->block[s->block] + s->there + s->count >
-                    base->rows[part_of(c, s->tensor)];
+            lost |= base->skip[kvc_tensor_layer(c, s->tensor)->part] != 0;
+            lost |= kvc_tensor_cells(base->from, s->tensor)->block[s->block] + s->there + s->count >
+                    base->rows[kvc_tensor_layer(c, s->tensor)->part];
         }
         free(split.same);
         if (status) return kvc_blocks_context(base->from, e, tensor, b);
@@ -128,7 +121,7 @@ static int settle_rows(struct kvc_base *base, const struct kvc_encode *x, struct
     for (int changed = 1; changed;) {
         changed = 0;
         for (uint32_t t = 0; t < n; t++) {
-            uint64_t *const rows = &base->rows[part_of(c, t)];
+            uint64_t *const rows = &base->rows[kvc_tensor_layer(c, t)->part];
             if (kvc_pipeline_lossless(kvc_plan_pipeline(x->plan, t))) continue;
             const uint64_t whole = whole_rows(base, x, t, *rows);
             changed |= whole != *rows;
@@ -148,7 +141,7 @@ int kvc_base_settle(struct kvc_base *base, const struct kvc_encode *x, struct kv
                         " of a newer kvc (header, bytes 20 to 23)",
                         unknown);
     for (uint32_t t = 0; t < kvc_base_tensors(x->cache); t++)
-        if (base->rows[part_of(x->cache, t)] &&
+        if (base->rows[kvc_tensor_layer(x->cache, t)->part] &&
             !kvc_pipeline_lossless(kvc_plan_pipeline(x->plan, t)) && check_coding(base, x, t, e))
             return -1;
     return settle_rows(base, x, e);
@@ -158,16 +151,16 @@ int kvc_base_settle(struct kvc_base *base, const struct kvc_encode *x, struct kv
 
 int kvc_base_has(const struct kvc_encode *x, uint32_t tensor, uint64_t row) {
     return x->base && tensor < kvc_base_tensors(x->cache) &&
-           row < x->base->rows[part_of(x->cache, tensor)] &&
+           row < x->base->rows[kvc_tensor_layer(x->cache, tensor)->part] &&
            !kvc_pipeline_lossless(kvc_plan_pipeline(x->plan, tensor));
 }
 
 uint64_t kvc_base_copied(const struct kvc_encode *x, uint32_t tensor, uint64_t block,
                          uint64_t end) {
-    const struct kvc_cells *cells = cells_of(x->cache, tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(x->cache, tensor);
     while (block < end && kvc_base_has(x, tensor, cells->block[block + 1] - 1)) {
-        const struct kvc_cells *had = cells_of(x->base->from, tensor);
-        if (x->base->skip[part_of(x->cache, tensor)] || had->n_blocks <= block ||
+        const struct kvc_cells *had = kvc_tensor_cells(x->base->from, tensor);
+        if (x->base->skip[kvc_tensor_layer(x->cache, tensor)->part] || had->n_blocks <= block ||
             had->block[block + 1] != cells->block[block + 1])
             break;
         block++;
@@ -204,7 +197,7 @@ static uint64_t side_record(const struct kvc_cache *from, uint32_t tensor, uint6
 int kvc_base_side(const struct kvc_encode *x, uint32_t tensor, uint64_t block,
                   struct kvc_base_side *to, struct kvc_error *e) {
     *to = (struct kvc_base_side){.from = NULL};
-    if (!kvc_base_has(x, tensor, cells_of(x->cache, tensor)->block[block])) return 0;
+    if (!kvc_base_has(x, tensor, kvc_tensor_cells(x->cache, tensor)->block[block])) return 0;
     to->record = side_record(x->base->from, tensor, block);
     if (to->record &&
         kvc_records_sections(kvc_records_of(x->base->from), to->record, &to->section, &to->n, e))
@@ -232,7 +225,7 @@ static int decode_earlier(const struct kvc_tensor_coder *r, uint64_t number,
                           struct kvc_earlier_rows *to, struct kvc_error *e) {
     const struct kvc_cache *from = r->x->base->from;
     const struct kvc_records *k = kvc_records_of(from);
-    const struct kvc_cells *cells = cells_of(from, r->tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(from, r->tensor);
     const uint64_t i = k->block_record[k->first_block[r->tensor] + number];
     uint64_t row[KVC_BLOCK];
     struct kvc_base_side side;
@@ -258,13 +251,14 @@ static int decode_earlier(const struct kvc_tensor_coder *r, uint64_t number,
 
 int kvc_base_earlier(const struct kvc_tensor_coder *r, uint64_t number, struct kvc_earlier_rows *to,
                      struct kvc_error *e) {
-    const uint64_t first = cells_of(r->x->cache, r->tensor)->block[number];
+    const uint64_t first = kvc_tensor_cells(r->x->cache, r->tensor)->block[number];
     memset(to, 0, sizeof *to);
     if (!kvc_base_has(r->x, r->tensor, first)) return 0;
     const struct kvc_base *base = r->x->base;
-    const uint32_t part = part_of(r->x->cache, r->tensor);
+    const uint32_t part = kvc_tensor_layer(r->x->cache, r->tensor)->part;
     const uint64_t skip = base->skip[part],
-                   there = kvc_cells_block_of(cells_of(base->from, r->tensor), skip + first);
+                   there = kvc_cells_block_of(kvc_tensor_cells(base->from, r->tensor),
+                                              skip + first);
     if (decode_earlier(r, there, to, e)) return kvc_blocks_context(base->from, e, r->tensor, there);
     to->skip = skip;
     while (to->n && to->row[to->n - 1] >= skip + base->rows[part]) to->n--;

@@ -119,7 +119,7 @@ static int check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
                         const uint8_t *dst, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_record *r = &k->record[k->block_record[k->first_block[tensor] + block]];
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     const uint64_t first = cells->block[block], rows = cells->block[block + 1] - first;
     const uint64_t digest = kvc_digest_rows(dst, kvc_row_bytes(&c->tensor[tensor].shape), first,
                                             rows);
@@ -134,7 +134,7 @@ static int check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
 /* Compares this block and the next. */
 static int check_digests(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
                          const uint8_t *dst, struct kvc_error *e) {
-    const uint64_t *const start = kvc_tensor_part(c, tensor)->cells.block + block;
+    const uint64_t *const start = kvc_tensor_cells(c, tensor)->block + block;
     const uint8_t *second = dst + (start[1] - start[0]) * kvc_row_bytes(&c->tensor[tensor].shape);
     if (check_digest(c, tensor, block, dst, e)) return -1;
     if (check_digest(c, tensor, block + 1, second, e)) return -1;
@@ -256,8 +256,8 @@ static int find_profile(const struct kvc_cache *c, uint32_t tensor,
     const struct kvc_shape *shape = &k->shape[tensor];
     *part = NULL;
     if (!k->profile || !c->meta.facts.profile) return 0;
-    if (kvc_profile_part(k->profile, c->layer[c->tensor[tensor].layer].index,
-                         c->tensor[tensor].role, k->pairing, 0, part, e))
+    if (kvc_profile_part(k->profile, kvc_tensor_layer(c, tensor)->index, c->tensor[tensor].role,
+                         k->pairing, 0, part, e))
         return -1;
     if (*part && ((*part)->heads != shape->heads || (*part)->dim != shape->dim)) *part = NULL;
     return 0;
@@ -295,7 +295,7 @@ static int blocks_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t b
                           const struct rows *dst, struct prepared *p, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     const unsigned ahead = kvc_pipeline_first(line, KVC_STAGE_AHEAD);
     const int predicts = ahead < line->n;
     struct kvc_block *b = &p->b;
@@ -389,7 +389,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
                         const struct kvc_inputs_held *held, unsigned depth, struct rows *to,
                         struct kvc_split *split, struct kvc_error *e) {
     uint8_t *dst = to->bytes;
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     const uint64_t rows = cells->block[block + 1] - cells->block[block],
                    row = kvc_row_bytes(&c->tensor[tensor].shape);
     struct coded x;
@@ -481,7 +481,7 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
     const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     const struct kvc_split split = {.own = cells->block[block + 1] - cells->block[block]};
     struct coded x;
     const fenv_t env = kvc_float_env_enter();
@@ -517,7 +517,7 @@ static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_
                              uint8_t *dst) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
-    const uint64_t *const start = kvc_tensor_part(c, tensor)->cells.block + block;
+    const uint64_t *const start = kvc_tensor_cells(c, tensor)->block + block;
     struct prepared p[2];
     struct coded x[2];
     struct kvc_coded own[2];
@@ -546,7 +546,7 @@ static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_
 static int may_decode_two(const struct kvc_cache *c, uint32_t tensor, uint64_t b, uint64_t end,
                           const uint8_t *dst) {
     const struct kvc_records *k = kvc_records_of(c);
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     if (k->survey || b + 2 > cells->n_blocks || cells->block[b + 2] > end) return 0;
     const uint64_t bytes = (cells->block[b + 1] - cells->block[b]) *
                            kvc_row_bytes(&c->tensor[tensor].shape);
@@ -573,7 +573,7 @@ static struct kvc_decoded_block *decode_into_store(const struct kvc_cache *c, ui
 static int read_part(const struct kvc_cache *c, const struct kvc_records *k, uint32_t tensor,
                      uint64_t block, uint64_t first, uint64_t n, uint8_t *dst,
                      struct kvc_error *e) {
-    const uint64_t *const start = &kvc_tensor_part(c, tensor)->cells.block[block],
+    const uint64_t *const start = &kvc_tensor_cells(c, tensor)->block[block],
                           row = kvc_row_bytes(&c->tensor[tensor].shape);
     const int kind = c->read == read_unverified;
     struct kvc_decoded_block *b = kvc_decoded_find(k->rows, tensor, block, kind);
@@ -596,7 +596,7 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
                     uint8_t *dst, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     if (check_rows(cells, first, n, e)) return -1;
     const uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape), end = first + n;
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0, stop; first < end; b++) {
@@ -623,7 +623,7 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
                         const struct kvc_row_places *places, uint8_t *rows, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     if (check_rows(cells, first, n, e) || check_memory(c, tensor, e)) return -1;
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
@@ -657,7 +657,7 @@ int kvc_blocks_check_two(const struct kvc_cache *c, uint64_t i) {
         r[0].subject != r[1].subject || r[0].number + 1 != r[1].number ||
         check_memory(c, r->subject, NULL))
         return 1;
-    const uint64_t *const start = kvc_tensor_part(c, r->subject)->cells.block + r->number;
+    const uint64_t *const start = kvc_tensor_cells(c, r->subject)->block + r->number;
     uint8_t *dst = kvc_alloc(start[2] - start[0], kvc_row_bytes(&c->tensor[r->subject].shape));
     const int status = !dst || !may_decode_two(c, r->subject, r->number, start[2], dst) ||
                        decode_two_blocks(c, r->subject, r->number, dst) ||
@@ -689,7 +689,7 @@ int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e)
         return status;
     }
     if (check_memory(c, r->subject, e)) return -1;
-    const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, r->subject);
     const uint64_t rows = cells->block[r->number + 1] - cells->block[r->number];
     uint8_t *dst = kvc_alloc(rows, kvc_row_bytes(&c->tensor[r->subject].shape));
     if (!dst) return kvc_fail_memory(e, "a block");

@@ -94,10 +94,6 @@ struct kvc_tensor_coder {
     struct kvc_tensor_coder *other[KVC_OTHER_CODERS]; /* NULL: not needed so far */
 };
 
-static inline const struct kvc_cells *kvc_coder_cells(const struct kvc_cache *c, uint32_t tensor) {
-    return &kvc_tensor_part(c, tensor)->cells;
-}
-
 static inline const struct kvc_pipeline *kvc_coder_pipeline(const struct kvc_encode *x,
                                                             uint32_t tensor) {
     return kvc_plan_pipeline(x->plan, tensor);

@@ -45,9 +45,8 @@ static void find_angles(const struct kvc_cache *c, struct kvc_records *k) {
         struct kvc_rope_facts *r = &k->turn[t];
         size_t half = 0;
         if (!r->of_profile) continue;
-        r->angle = k->profile
-                       ? kvc_profile_angles(k->profile, c->layer[c->tensor[t].layer].index, &half)
-                       : NULL;
+        r->angle = k->profile ? kvc_profile_angles(k->profile, kvc_tensor_layer(c, t)->index, &half)
+                              : NULL;
         if (half != r->half) r->angle = NULL;
     }
 }

@@ -34,7 +34,7 @@ uint64_t kvc_encode_run_blocks(const struct kvc_encode *x, uint32_t tensor) {
 
 /* Lists in r->read.row the rows of a block that repeat no earlier row. */
 static void list_own(struct kvc_tensor_coder *r, const struct kvc_coded_block *b) {
-    const uint64_t first = kvc_coder_cells(r->x->cache, r->tensor)->block[b->number];
+    const uint64_t first = kvc_tensor_cells(r->x->cache, r->tensor)->block[b->number];
     uint64_t own = 0;
     for (uint64_t i = 0; i < b->n; i++)
         if (b->from[i].tensor == KVC_NONE) r->read.row[own++] = first + i;
@@ -104,7 +104,7 @@ static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint6
     const struct kvc_cache *c = r->x->cache;
     if (kvc_pipeline_lossless(kvc_coder_pipeline(r->x, tensor)))
         return c->read(c, tensor, first, n, dst, e);
-    const struct kvc_cells *cells = kvc_coder_cells(c, tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     const uint64_t block = kvc_cells_block_of(cells, first), start = cells->block[block];
     struct kvc_tensor_coder *h = other_coder(r, KVC_OTHER_HIDDEN, tensor, block, e);
     if (!h || decode_other(h, block, e)) return -1;
@@ -226,7 +226,7 @@ static struct kvc_tensor_coder *other_coder(struct kvc_tensor_coder *r, enum kvc
                                             uint32_t tensor, uint64_t block, struct kvc_error *e) {
     struct kvc_tensor_coder *o = r->other[which];
     if (o && o->tensor == tensor && block >= o->first_block && block < o->end_block) return o;
-    const uint64_t blocks = kvc_coder_cells(r->x->cache, tensor)->n_blocks,
+    const uint64_t blocks = kvc_tensor_cells(r->x->cache, tensor)->n_blocks,
                    first = block / KVC_SEGMENT_BLOCKS * KVC_SEGMENT_BLOCKS,
                    end = first + KVC_SEGMENT_BLOCKS;
     const int apart = r->apart ||
@@ -245,7 +245,7 @@ static int decode_repeated(struct kvc_tensor_coder *r, const struct kvc_coded_bl
         if (from->tensor == KVC_NONE ||
             kvc_pipeline_lossless(kvc_coder_pipeline(r->x, from->tensor)) ||
             kvc_base_has(r->x, from->tensor,
-                         kvc_coder_cells(r->x->cache, from->tensor)->block[from->block] +
+                         kvc_tensor_cells(r->x->cache, from->tensor)->block[from->block] +
                              from->there))
             continue;
         struct kvc_tensor_coder *o = other_coder(r, KVC_OTHER_ORIGIN, from->tensor, from->block, e);
@@ -287,7 +287,7 @@ static int check_decoded(struct kvc_tensor_coder *r, struct kvc_coded_block *b, 
     const int lossless = kvc_pipeline_lossless(r->pipeline);
     const int measures = !lossless && r->x->options->measure;
     const struct kvc_shape *shape = &r->x->cache->tensor[r->tensor].shape;
-    const uint64_t first = kvc_coder_cells(r->x->cache, r->tensor)->block[b->number];
+    const uint64_t first = kvc_tensor_cells(r->x->cache, r->tensor)->block[b->number];
     const uint8_t *back = b->decoded;
     for (uint64_t i = 0; i < b->n; i++) {
         uint8_t *row = b->rows + i * r->row_bytes;
@@ -318,7 +318,7 @@ static int decodes_back(const struct kvc_tensor_coder *r) {
 /* Decodes a block, unless it is decoded already, checks it, and adds its record. */
 static int finish_block(struct kvc_tensor_coder *r, struct kvc_coded_block *b, int is_decoded,
                         struct kvc_run *run, struct kvc_error *e) {
-    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(r->x->cache, r->tensor);
     if (b->own && decodes_back(r)) {
         if (!is_decoded && decode_back(r, b, e)) return -1;
         if (check_decoded(r, b, run, e)) return -1;
@@ -364,7 +364,7 @@ static int codes_all_rows(const struct kvc_coded_block *b) {
  * alone. */
 static int decode_two_back(struct kvc_tensor_coder *r) {
     struct kvc_coded_block *const both[] = {r->waiting, r->now};
-    const uint64_t *const start = kvc_coder_cells(r->x->cache, r->tensor)->block;
+    const uint64_t *const start = kvc_tensor_cells(r->x->cache, r->tensor)->block;
     uint64_t row[2][KVC_BLOCK];
     struct kvc_block block[2];
     struct kvc_coded coded[2];
@@ -408,7 +408,7 @@ static int encode_blocks(struct kvc_tensor_coder *r, uint64_t first, struct kvc_
 /* Writes the block that the coder has encoded, or encodes the block that it left. */
 static int take_block(struct kvc_tensor_coder *r, uint64_t number, struct kvc_coder_block *coded,
                       struct kvc_run *run, struct kvc_error *e) {
-    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(r->x->cache, r->tensor);
     if (!coded->done) return encode_block(r, number, run, e);
     run->bytes += (cells->block[number + 1] - cells->block[number]) * r->row_bytes;
     return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, r->tensor, (uint32_t)number,
@@ -441,7 +441,7 @@ static int by_coder(const struct kvc_encode *x, uint32_t tensor) {
 /* Copies the records of blocks [block, end) of the base, which decode to the rows of the cache. */
 static int copy_blocks(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end,
                        struct kvc_run *run, struct kvc_error *e) {
-    const struct kvc_cells *cells = kvc_coder_cells(x->cache, tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(x->cache, tensor);
     const struct kvc_shape *shape = &x->cache->tensor[tensor].shape;
     const int reads = x->loop || x->options->measure;
     uint8_t *rows = reads ? kvc_alloc(KVC_BLOCK, kvc_row_bytes(shape)) : NULL;

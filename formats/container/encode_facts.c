@@ -16,7 +16,7 @@ static int read_values(const struct kvc_encoding *encoding, unsigned role, uint6
                        uint64_t n, float *dst, struct kvc_error *e) {
     const struct kvc_tensor_coder *r = encoding->owner;
     const struct kvc_cache *c = r->x->cache;
-    const struct kvc_layer *layer = &c->layer[c->tensor[r->tensor].layer];
+    const struct kvc_layer *layer = kvc_tensor_layer(c, r->tensor);
     const uint32_t t = layer->tensor[role == KVC_SELECT_V];
     if (t == KVC_NONE || !kvc_is_float(c->tensor[t].shape.dtype))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the layer has no %s in f32, f16 or bf16",
@@ -34,13 +34,9 @@ static int read_values(const struct kvc_encoding *encoding, unsigned role, uint6
 static int read_queries(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_cache *q = r->x->options->queries, *c = r->x->cache;
     const struct kvc_shape *key = &r->facts.encoding.key;
-    uint32_t t = 0;
-    if (!q) return 0;
-    while (t < q->n_tensors &&
-           !(q->tensor[t].role == KVC_ROLE_QUERIES &&
-             q->layer[q->tensor[t].layer].index == c->layer[c->tensor[r->tensor].layer].index))
-        t++;
-    if (t == q->n_tensors) return 0;
+    const uint32_t t = q ? kvc_cache_find_queries(q, kvc_tensor_layer(c, r->tensor)->index)
+                         : KVC_NONE;
+    if (t == KVC_NONE) return 0;
     const struct kvc_shape *shape = &q->tensor[t].shape;
     if (shape->dim != key->dim || shape->heads % key->heads)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED,
@@ -49,7 +45,7 @@ static int read_queries(struct kvc_tensor_coder *r, struct kvc_error *e) {
                              " channels do not match K of %" PRIu64 " heads of %" PRIu64
                              " channels",
                              shape->heads, shape->dim, key->heads, key->dim);
-    const struct kvc_cells *cells = kvc_coder_cells(q, t);
+    const struct kvc_cells *cells = kvc_tensor_cells(q, t);
     r->facts.query = kvc_alloc(shape->tokens, kvc_row_bytes(shape));
     r->facts.query_position = kvc_alloc(shape->tokens, sizeof *r->facts.query_position);
     if (!r->facts.query || !r->facts.query_position) return kvc_fail_memory(e, "queries");
@@ -111,7 +107,7 @@ static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
     if (!kvc_pipeline_has(r->pipeline, KVC_STAGE_AHEAD) || !kvc_plan_select(&c->tensor[r->tensor]))
         return 0;
-    if (kvc_tensor_part(c, r->tensor)->kind == KVC_PART_COMPANION || !r->facts.profile) return 0;
+    if (kvc_tensor_is_companion(c, r->tensor) || !r->facts.profile) return 0;
     kvc_predict_source_init(&r->facts.predict, c, r->tensor, r->x->options->profile,
                             c->meta.facts.rope.pairing, small_rows, r);
     r->facts.predict.memo = &r->facts.predicted;
@@ -125,7 +121,7 @@ static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
                                          ? 0
                                          : c->layer[c->tensor[r->facts.ahead.from[i]].layer].index;
     }
-    r->facts.ahead.layer = c->layer[c->tensor[r->tensor].layer].index;
+    r->facts.ahead.layer = kvc_tensor_layer(c, r->tensor)->index;
     r->facts.ahead.ahead = &r->facts.predict.ahead;
     r->facts.ahead.n = any ? (size_t)n : 0;
     r->facts.encoding.ahead = &r->facts.ahead;
@@ -196,8 +192,8 @@ static int find_knowledge(struct kvc_tensor_coder *r, struct kvc_error *e) {
 
 int kvc_coder_describe(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
-    const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
-    const struct kvc_layer *layer = &c->layer[c->tensor[r->tensor].layer];
+    const struct kvc_cells *cells = kvc_tensor_cells(c, r->tensor);
+    const struct kvc_layer *layer = kvc_tensor_layer(c, r->tensor);
     const uint32_t partner = r->x->plan->partner[r->tensor];
     struct kvc_encoding *n = &r->facts.encoding;
     n->rows = cells->n;
@@ -215,7 +211,7 @@ int kvc_coder_describe(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
     if (partner != KVC_NONE) {
         n->second = partner < r->tensor;
         n->pair = n->second ? partner : r->tensor;
-        n->deeper = c->layer[c->tensor[partner].layer].index < layer->index;
+        n->deeper = kvc_tensor_layer(c, partner)->index < layer->index;
     }
     if (cells->order) {
         if (!(r->facts.position = kvc_alloc(cells->n, sizeof *r->facts.position)))

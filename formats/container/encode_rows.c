@@ -30,7 +30,7 @@ static int leaves_rows(const struct kvc_pipeline *p) {
  */
 static int read_rows(struct kvc_tensor_coder *r, uint64_t number, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
-    const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(c, r->tensor);
     const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
     struct kvc_coded_block *const b = r->now;
     b->number = number;
@@ -52,7 +52,7 @@ static int read_rows(struct kvc_tensor_coder *r, uint64_t number, struct kvc_err
 int kvc_coder_load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block,
                    struct kvc_block *partner, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
-    const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(c, r->tensor);
     const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
     const uint32_t other = r->x->plan->partner[r->tensor];
     if (read_rows(r, number, e)) return -1;
@@ -108,7 +108,7 @@ int kvc_coder_keeps(struct kvc_tensor_coder *r, struct kvc_error *e) {
 /* Returns 1 if the matrices of a segment's blocks up to `number` are within KEPT_BYTES, in the
  * tensor's dtype and as binary32. */
 static int may_keep(const struct kvc_tensor_coder *r, uint64_t number) {
-    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(r->x->cache, r->tensor);
     const size_t size = kvc_dtype_info(r->x->cache->tensor[r->tensor].shape.dtype)->size;
     const uint64_t rows = cells->block[number + 1] - cells->block[r->first_block];
     return r->read.kept &&

@@ -20,7 +20,7 @@ static struct kvc_decoded_block *make_inputs(struct kvc_decoded *d,
                                              const struct kvc_predict_source *s, uint32_t tensor,
                                              uint64_t block, const uint8_t *rows,
                                              struct kvc_error *e) {
-    const struct kvc_cells *cells = &kvc_tensor_part(s->cache, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(s->cache, tensor);
     const struct kvc_shape *shape = s->shape ? &s->shape[tensor] : &s->cache->tensor[tensor].shape;
     const uint64_t first = cells->block[block], n = cells->block[block + 1] - first;
     struct kvc_decoded_block *x = kvc_decoded_block(d, tensor, block, 0,
@@ -173,7 +173,7 @@ int kvc_inputs_small(const void *owner, uint32_t tensor, const uint64_t *row, si
         return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu32 " is not what section INPUTS names",
                         tensor);
     const struct kvc_shape *shape = &kvc_records_of(held->cache)->shape[tensor];
-    const uint64_t start = kvc_tensor_part(held->cache, tensor)->cells.block[held->block];
+    const uint64_t start = kvc_tensor_cells(held->cache, tensor)->block[held->block];
     kvc_small_spread((const int8_t *)x->bytes, (size_t)(shape->heads * shape->dim), start, row, n,
                      to, stride);
     return 0;
@@ -193,7 +193,7 @@ int kvc_inputs_for_device(const struct kvc_cache *c, uint32_t tensor, uint64_t b
 int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct kvc_small **small,
                        const struct kvc_rope_facts **turn, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
-    const uint32_t layer = c->layer[c->tensor[tensor].layer].index;
+    const uint32_t layer = kvc_tensor_layer(c, tensor)->index;
     *turn = k->turn[tensor].half ? &k->turn[tensor] : NULL;
     if (!k->profile ||
         kvc_profile_small(k->profile, layer, c->tensor[tensor].role, k->pairing, small, e))
@@ -310,7 +310,7 @@ void kvc_loop_done(struct kvc_loop *loop, uint32_t tensor, uint64_t block, uint6
 
 int kvc_loop_small(struct kvc_loop *loop, uint32_t tensor, const uint64_t *row, size_t n,
                    int8_t *to, size_t stride, struct kvc_error *e) {
-    const struct kvc_cells *cells = &kvc_tensor_part(loop->c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(loop->c, tensor);
     const struct kvc_shape *shape = &loop->c->tensor[tensor].shape;
     const uint64_t block = kvc_cells_block_of(cells, row[0]);
     struct kvc_decoded_block *x = kvc_decoded_await(loop->inputs, tensor, block, 0,

@@ -49,7 +49,7 @@ int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_recor
                                      .n_sections = n};
     if (r->type == KVC_RECORD_SIDE) info->tensor = r->subject;
     if (r->type == KVC_RECORD_BLOCK) {
-        const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;
+        const struct kvc_cells *cells = kvc_tensor_cells(c, r->subject);
         info->tensor = r->subject;
         info->rows = cells->block[r->number + 1] - cells->block[r->number];
     }

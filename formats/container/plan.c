@@ -164,7 +164,7 @@ uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *l
     const uint32_t layers = count_layers(c);
     const struct kvc_stage *by;
     struct kvc_stage_args by_args;
-    for (uint32_t i = c->layer[c->tensor[tensor].layer].index; i < layers && step < line->n; i++)
+    for (uint32_t i = kvc_tensor_layer(c, tensor)->index; i < layers && step < line->n; i++)
         if (line->step[step].stage->hidden(&line->step[step].args, i, layers, &by, &by_args))
             return kvc_find_hidden(c, tensor, i);
     return KVC_NONE;
@@ -175,7 +175,7 @@ uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *l
  * another one that stores them. */
 static void hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *recipe,
                             uint32_t tensor, struct kvc_pipeline *line) {
-    const uint32_t index = c->layer[c->tensor[tensor].layer].index;
+    const uint32_t index = kvc_tensor_layer(c, tensor)->index;
     struct kvc_pipeline of_k;
     struct kvc_recipe instead = {.n = 1};
     kvc_recipe_pipeline(recipe, KVC_SELECT_K, index, &of_k);

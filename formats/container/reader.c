@@ -214,8 +214,7 @@ static int read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, 
 /* --- blocks --- */
 
 static uint64_t segments_of(const struct kvc_cache *c, uint32_t tensor) {
-    return (kvc_tensor_part(c, tensor)->cells.n_blocks + KVC_SEGMENT_BLOCKS - 1) /
-           KVC_SEGMENT_BLOCKS;
+    return (kvc_tensor_cells(c, tensor)->n_blocks + KVC_SEGMENT_BLOCKS - 1) / KVC_SEGMENT_BLOCKS;
 }
 
 int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due,
@@ -228,7 +227,7 @@ int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         k->first_block[t] = *due;
         k->first_side[t] = segments;
-        *due += kvc_tensor_part(c, t)->cells.n_blocks;
+        *due += kvc_tensor_cells(c, t)->n_blocks;
         segments += segments_of(c, t);
     }
     k->first_block[c->n_tensors] = *due;

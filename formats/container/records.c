@@ -52,7 +52,7 @@ int(kvc_record_section)(struct kvc_error *e, unsigned number) {
 
 void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end,
                       char *text, size_t size) {
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     char label[64];
     kvc_tensor_label(c, tensor, label, sizeof label);
     snprintf(text, size, "%s, tokens %" PRId64 ":%" PRId64, label,
@@ -264,7 +264,7 @@ int kvc_records_take_shapes(struct kvc_records *k, const struct kvc_cache *c, st
     k->before = kvc_alloc(c->n_tensors + UINT64_C(1), sizeof *k->before);
     const int status = of_part && k->shape && k->before ? 0 : kvc_fail_memory(e, "shapes");
     for (uint32_t t = 0; t < c->n_tensors && !status; t++) {
-        uint64_t *values = &of_part[c->layer[c->tensor[t].layer].part];
+        uint64_t *values = &of_part[kvc_tensor_layer(c, t)->part];
         k->shape[t] = c->tensor[t].shape;
         k->before[t] = *values;
         *values += k->shape[t].heads * k->shape[t].dim;

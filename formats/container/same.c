@@ -12,10 +12,6 @@
 
 /* --- for encoders --- */
 
-static int is_companion(const struct kvc_cache *c, uint32_t tensor) {
-    return kvc_tensor_part(c, tensor)->kind == KVC_PART_COMPANION;
-}
-
 /* llama.cpp numbers the layers of each of its two caches from 0; a snapshot copies the second
  * cache. */
 static int of_second_cache(const struct kvc_cache *c, uint32_t tensor) {
@@ -57,7 +53,7 @@ int kvc_repeats_find(struct kvc_repeats *r, const struct kvc_cache *c, struct kv
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         r->first[t] = t;
         r->next[t] = KVC_NONE;
-        if (!is_companion(c, t)) sorted[n++] = t;
+        if (!kvc_tensor_is_companion(c, t)) sorted[n++] = t;
     }
     qsort_r(sorted, n, sizeof *sorted, by_kind, (void *)(uintptr_t)c);
     for (uint32_t i = 1; i < n; i++) {
@@ -78,10 +74,10 @@ void kvc_repeats_free(struct kvc_repeats *r) {
 int kvc_same_find(const struct kvc_cache *c, const struct kvc_repeats *r, uint32_t tensor,
                   uint64_t first, uint64_t n, const uint8_t *rows, struct kvc_same *from,
                   struct kvc_error *e) {
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     uint64_t row_bytes = kvc_row_bytes(&c->tensor[tensor].shape);
     for (uint32_t other = r->first[tensor]; other < tensor; other = r->next[other]) {
-        const struct kvc_cells *theirs = &kvc_tensor_part(c, other)->cells;
+        const struct kvc_cells *theirs = kvc_tensor_cells(c, other);
         uint64_t begin = kvc_cells_row_from(theirs, kvc_cells_position(cells, first)),
                  end = kvc_cells_row_from(theirs, kvc_cells_position(cells, first + n - 1) + 1);
         /* in pieces, so that memory is bounded for any number of rows with these positions */
@@ -166,7 +162,7 @@ int kvc_same_read(const struct kvc_cache *c, uint32_t tensor, uint64_t rows,
         }
         const struct kvc_shape *mine = &c->tensor[tensor].shape,
                                *other = &c->tensor[x.tensor].shape;
-        const struct kvc_cells *cells = &kvc_tensor_part(c, x.tensor)->cells;
+        const struct kvc_cells *cells = kvc_tensor_cells(c, x.tensor);
         uint64_t there = x.block < cells->n_blocks
                              ? cells->block[x.block + 1] - cells->block[x.block]
                              : 0;

@@ -53,7 +53,7 @@ void kvc_survey_free(struct kvc_survey *s) {
 /* Fills in the tensor, and the positions and label of its blocks [block, end). */
 static void survey_describe(struct kvc_damage *d, const struct kvc_cache *c, uint32_t tensor,
                             uint64_t block, uint64_t end) {
-    const struct kvc_layer *layer = &c->layer[c->tensor[tensor].layer];
+    const struct kvc_layer *layer = kvc_tensor_layer(c, tensor);
     const struct kvc_cells *cells = &c->part[layer->part].cells;
     d->has_tensor = 1;
     d->part = c->part[layer->part].kind;
@@ -66,7 +66,7 @@ static void survey_describe(struct kvc_damage *d, const struct kvc_cache *c, uin
 }
 
 int kvc_survey_lost(const struct kvc_cache *c, uint32_t tensor) {
-    return kvc_records_of(c)->lost[c->layer[c->tensor[tensor].layer].part];
+    return kvc_records_of(c)->lost[kvc_tensor_layer(c, tensor)->part];
 }
 
 /* Returns 1 if a BLOCK or SIDE record is the one noted for its tensor and number. */
@@ -110,7 +110,7 @@ int kvc_survey_record(struct kvc_survey *s, const struct kvc_cache *c, uint64_t 
     s->noted[i] = 1;
     s->damaged++;
     if (placed && r->type == KVC_RECORD_SIDE) {
-        const uint64_t blocks = kvc_tensor_part(c, r->subject)->cells.n_blocks;
+        const uint64_t blocks = kvc_tensor_cells(c, r->subject)->n_blocks;
         end = first + KVC_SEGMENT_BLOCKS < blocks ? first + KVC_SEGMENT_BLOCKS : blocks;
     }
     const int is_rows = r->type == KVC_RECORD_BLOCK || r->type == KVC_RECORD_SIDE;
@@ -247,7 +247,7 @@ static int counts(const struct kvc_cache *c, uint32_t tensor) {
 
 /* Returns the positions of a block; all positions if its own are lost. */
 static struct range range_of(const struct kvc_cache *c, uint32_t tensor, uint64_t block) {
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     if (kvc_survey_lost(c, tensor)) return (struct range){INT64_MIN, INT64_MAX};
     return (struct range){kvc_cells_position(cells, cells->block[block]),
                           kvc_cells_position(cells, cells->block[block + 1] - 1) + 1};
@@ -290,7 +290,7 @@ static void print_tokens(FILE *out, const struct kvc_survey *s, const struct kvc
     uint64_t n = 0;
     unsigned printed = 0;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
-        const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
+        const struct kvc_cells *cells = kvc_tensor_cells(c, t);
         if (!counts(c, t) || !cells->n || kvc_survey_lost(c, t)) continue;
         const struct range all = {kvc_cells_position(cells, 0),
                                   kvc_cells_position(cells, cells->n - 1) + 1};
@@ -321,7 +321,7 @@ static int print_layers(FILE *out, const struct kvc_survey *s, const struct kvc_
     uint32_t n = 0;
     if (!list) return kvc_fail_memory(e, "layers");
     for (uint32_t t = 0; t < c->n_tensors; t++) {
-        const uint32_t index = c->layer[c->tensor[t].layer].index;
+        const uint32_t index = kvc_tensor_layer(c, t)->index;
         uint32_t i = n;
         if (!counts(c, t)) continue;
         while (i && list[i - 1].index >= index) i--;
@@ -398,11 +398,11 @@ int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c,
     /* what is no part of the range is compared with the range that the first turn found */
     for (int others = 0; others < 2; others++)
         for (uint32_t t = 0; t < c->n_tensors; t++) {
-            const uint32_t index = c->layer[c->tensor[t].layer].index;
+            const uint32_t index = kvc_tensor_layer(c, t)->index;
             if (selection->layers && (index >= selection->n_layers || !selection->layers[index]))
                 continue;
             if (counts(c, t) == others) continue;
-            const int companion = kvc_tensor_part(c, t)->kind == KVC_PART_COMPANION;
+            const int companion = kvc_tensor_is_companion(c, t);
             for (uint64_t b = k->first_block[t]; b < k->first_block[t + 1]; b++) {
                 const struct range r = range_of(c, t, b - k->first_block[t]);
                 if (!others && r.first < begin) begin = r.first;

@@ -59,8 +59,8 @@ static int is_alike(const struct kvc_cache *c, const struct kvc_plan *plan,
 static uint64_t reuse_blocks(const struct kvc_cache *c, const struct kvc_plan *plan,
                              const struct kvc_cache *from, uint32_t tensor) {
     if (!is_alike(c, plan, from, tensor)) return 0;
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells,
-                           *had = &kvc_tensor_part(from, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor),
+                           *had = kvc_tensor_cells(from, tensor);
     uint64_t n = 0;
     while (n < had->n_blocks && n < cells->n_blocks && cells->block[n + 1] == had->block[n + 1])
         n++;
@@ -76,7 +76,7 @@ static int reuse_check(const struct kvc_cache *c, const struct kvc_plan *plan,
                         " of a newer kvc (header, bytes 20 to 23): join the original files",
                         unknown);
     for (uint32_t t = 0; from && t < c->n_tensors && t < from->n_tensors; t++) {
-        const uint64_t had = kvc_tensor_part(from, t)->cells.n_blocks;
+        const uint64_t had = kvc_tensor_cells(from, t)->n_blocks;
         char label[64];
         if (kvc_pipeline_lossless(kvc_plan_pipeline(plan, t))) continue;
         /* the last block may grow */
@@ -131,7 +131,7 @@ static uint32_t tensor_of_run(const struct writer *w, uint64_t item) {
 
 static int copy_block(const struct writer *w, uint32_t tensor, uint64_t block, struct kvc_run *run,
                       struct kvc_error *e) {
-    const struct kvc_cells *cells = &kvc_tensor_part(w->cache, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(w->cache, tensor);
     run->bytes += (cells->block[block + 1] - cells->block[block]) *
                   kvc_row_bytes(&w->cache->tensor[tensor].shape);
     return kvc_base_copy_block(w->options.reuse, tensor, block, &run->buffer, e);
@@ -140,7 +140,7 @@ static int copy_block(const struct writer *w, uint32_t tensor, uint64_t block, s
 static int encode_run(void *state, uint64_t item, void **result, struct kvc_error *e) {
     const struct writer *w = state;
     const uint32_t tensor = tensor_of_run(w, item);
-    const uint64_t blocks = kvc_tensor_part(w->cache, tensor)->cells.n_blocks;
+    const uint64_t blocks = kvc_tensor_cells(w->cache, tensor)->n_blocks;
     const uint64_t each = kvc_encode_run_blocks(&w->encode, tensor);
     uint64_t block = (item - w->first_run[tensor]) * each;
     struct kvc_run *run = calloc(1, sizeof *run);
@@ -208,7 +208,7 @@ static int write_blocks(struct writer *w, struct kvc_error *e) {
         if (kvc_pipeline_has(&w->plan.pipeline[i], KVC_STAGE_LOOKS)) job.group = layer_of_run;
     for (uint32_t t = 0; t < w->cache->n_tensors; t++) {
         const uint64_t each = kvc_encode_run_blocks(&w->encode, t);
-        const uint64_t runs = (kvc_tensor_part(w->cache, t)->cells.n_blocks + each - 1) / each;
+        const uint64_t runs = (kvc_tensor_cells(w->cache, t)->n_blocks + each - 1) / each;
         w->first_run[t] = (uint32_t)job.n;
         w->left[w->cache->tensor[t].layer] += runs;
         job.n += runs;
@@ -339,7 +339,7 @@ static int find_turns(struct writer *w, struct kvc_error *e) {
     for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
         asked |= asks_turns(&w->plan.pipeline[i], profile != NULL);
     for (uint32_t t = 0; t < c->n_tensors && asked; t++) {
-        const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
+        const struct kvc_layer *layer = kvc_tensor_layer(c, t);
         const struct kvc_profile_part *part = NULL;
         struct kvc_rope_facts *turn = &w->turn[t];
         if (c->tensor[t].role != KVC_ROLE_K) continue;

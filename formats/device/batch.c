@@ -141,7 +141,7 @@ static size_t queue_bytes(const struct kvc_batch *b) {
 /* Decodes rows on the CPU, as values of the dtype of the target. */
 static int decode_here(struct kvc_batch *b, const struct kvc_batch_block *x, struct kvc_error *e) {
     const struct kvc_shape *shape = &b->cache->tensor[x->tensor].shape;
-    const struct kvc_cells *cells = &kvc_tensor_part(b->cache, x->tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(b->cache, x->tensor);
     const struct kvc_device_target *g = &b->target[x->tensor];
     const uint64_t first = cells->block[x->block], rows = cells->block[x->block + 1] - first;
     struct kvc_device_op op = {.kind = KVC_OP_WORDS, .heads = g->heads, .dim = g->channels};
@@ -254,7 +254,7 @@ static int add_runs(struct kvc_batch *b, const struct kvc_batch_block *x, struct
 
 static int add_digest(struct kvc_batch *b, const struct kvc_batch_block *x, struct kvc_error *e) {
     enum { TOGETHER = 32 };
-    const struct kvc_cells *cells = &kvc_tensor_part(b->cache, x->tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(b->cache, x->tensor);
     for (uint64_t row = 0; x->digest && row < x->rows; row += TOGETHER) {
         struct kvc_device_item *item = batch_append(&b->digest, 1, sizeof *item, e);
         if (!item) return -1;
@@ -272,7 +272,7 @@ static int add_digest(struct kvc_batch *b, const struct kvc_batch_block *x, stru
 /* Adds the operation that makes inputs of the rows of a block, where a tensor is predicted from
  * them. */
 static int add_small(struct kvc_batch *b, const struct kvc_batch_block *x, struct kvc_error *e) {
-    const struct kvc_cells *cells = &kvc_tensor_part(b->cache, x->tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(b->cache, x->tensor);
     const struct kvc_device_target *g = &b->target[x->tensor];
     const uint64_t first = cells->block[x->block], rows = cells->block[x->block + 1] - first;
     struct kvc_device_op op = {.kind = KVC_OP_SMALL, .heads = g->heads, .dim = g->channels};
@@ -349,7 +349,7 @@ static int fit_heads(struct kvc_batch *b, uint32_t tensor) {
 static int add_block(struct kvc_batch *b, const struct kvc_batch_block *x, int by_program,
                      uint64_t *on_host, struct kvc_error *e) {
     const struct kvc_batch before = *b;
-    const struct kvc_cells *cells = &kvc_tensor_part(b->cache, x->tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(b->cache, x->tensor);
     const uint64_t rows = cells->block[x->block + 1] - cells->block[x->block];
     *on_host = 0;
     b->block = x->block;

@@ -59,7 +59,7 @@ static uint32_t in_fours(const struct kvc_device_target *g) {
 
 static void encoder_describe(struct kvc_encode_job *j, const struct kvc_device_encoder *x,
                              const struct kvc_coder_work *w) {
-    const struct kvc_cells *cells = &kvc_tensor_part(w->cache, w->tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(w->cache, w->tensor);
     j->shape = w->cache->tensor[w->tensor].shape;
     j->n = (uint32_t)(w->end - w->block);
     j->target[0] = x->source[w->tensor];

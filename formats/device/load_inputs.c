@@ -71,7 +71,7 @@ int kvc_load_inputs_of(const struct kvc_load *l, uint32_t tensor, uint64_t block
                        struct kvc_batch_inputs *to) {
     const struct kvc_load_inputs *x = &l->inputs[tensor];
     if (!x->used) return 0;
-    const uint64_t start = kvc_tensor_part(l->cache, tensor)->cells.block[block];
+    const uint64_t start = kvc_tensor_cells(l->cache, tensor)->block[block];
     *to = (struct kvc_batch_inputs){.at = (uint64_t)(uintptr_t)l->device_inputs + x->at +
                                           (start - x->first) * x->stride,
                                     .stride = x->stride};

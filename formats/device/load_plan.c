@@ -13,7 +13,7 @@ enum { SLOTS = 8, GAP = 1 << 16, THREADS = 8 };
 
 void kvc_load_rows(const struct kvc_cache *c, uint32_t tensor,
                    const struct kvc_load_options *options, uint64_t *first, uint64_t *n) {
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     const int all = !options->first && !options->end;
     *first = all ? 0 : kvc_cells_row_from(cells, options->first);
     const uint64_t end = all ? cells->n : kvc_cells_row_from(cells, options->end);
@@ -27,7 +27,7 @@ static int by_offset(const void *a, const void *b) {
 
 /* Adds a block, of whose rows those among [first, first + n) of the tensor are wanted. */
 static void add_block(struct kvc_load *l, uint32_t t, uint64_t block, uint64_t first, uint64_t n) {
-    const struct kvc_cells *cells = &kvc_tensor_part(l->cache, t)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(l->cache, t);
     const struct kvc_container_block r = kvc_container_block(l->cache, t, block);
     const uint64_t start = cells->block[block], end = cells->block[block + 1];
     const uint64_t from = start > first ? start : first, to = end < first + n ? end : first + n;
@@ -49,7 +49,7 @@ static int list_blocks(struct kvc_load *l, struct kvc_error *e) {
     if (!(l->block = kvc_alloc(kvc_container_blocks(l->cache), sizeof *l->block)))
         return kvc_fail_memory(e, "a plan");
     for (uint32_t t = 0; t < l->cache->n_tensors; t++) {
-        const struct kvc_cells *cells = &kvc_tensor_part(l->cache, t)->cells;
+        const struct kvc_cells *cells = kvc_tensor_cells(l->cache, t);
         uint64_t first, n;
         if (!l->target[t].base) continue;
         kvc_load_rows(l->cache, t, &l->options, &first, &n);

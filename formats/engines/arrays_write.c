@@ -14,12 +14,8 @@
 
 /* --- checks --- */
 
-static int arrays_write_is_attention(const struct kvc_part *part) {
-    return part->kind == KVC_PART_LIVE || part->kind == KVC_PART_WINDOW;
-}
-
 static int is_exported(const struct kvc_part *part, uint32_t stream) {
-    return (arrays_write_is_attention(part) && part->stream == stream) ||
+    return (kvc_part_is_attended(part) && part->stream == stream) ||
            part->kind == KVC_PART_COMPANION;
 }
 
@@ -54,7 +50,7 @@ int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_er
     *stream = KVC_NONE;
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_part *part = &c->part[i];
-        if (!arrays_write_is_attention(part) || !part->cells.n) continue;
+        if (!kvc_part_is_attended(part) || !part->cells.n) continue;
         if (*stream == KVC_NONE) *stream = part->stream;
         several |= part->stream != *stream;
         live += part->kind == KVC_PART_LIVE;
@@ -66,7 +62,7 @@ int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_er
                         live);
     if (*stream == KVC_NONE) *stream = 0;
     for (uint32_t i = 0; i < c->n_parts; i++)
-        if (arrays_write_is_attention(&c->part[i]) && check_one_sequence(c, &c->part[i].cells, e))
+        if (kvc_part_is_attended(&c->part[i]) && check_one_sequence(c, &c->part[i].cells, e))
             return -1;
     return 0;
 }
@@ -174,7 +170,7 @@ static void print_name(struct kvc_arrays_item *item, const struct kvc_cache *c, 
     if (item->kind == KVC_NAME_POSITIONS)
         name.sliding = c->part[item->number].kind == KVC_PART_WINDOW;
     if (item->kind == KVC_NAME_TENSOR) {
-        const struct kvc_layer *layer = &c->layer[c->tensor[item->number].layer];
+        const struct kvc_layer *layer = kvc_tensor_layer(c, item->number);
         name.role = c->tensor[item->number].role;
         name.layer = layer->index;
         name.sliding = mark_sliding && c->part[layer->part].kind == KVC_PART_WINDOW;
@@ -211,7 +207,7 @@ static const struct kvc_part *reference_part(const struct kvc_cache *c, uint32_t
     const struct kvc_part *best = NULL;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
-        if (!arrays_write_is_attention(part) || !is_exported(part, stream)) continue;
+        if (!kvc_part_is_attended(part) || !is_exported(part, stream)) continue;
         if (!best || part->kind < best->kind ||
             (part->kind == best->kind && part->cells.n > best->cells.n))
             best = part;
@@ -385,7 +381,7 @@ static int read_tensor(const struct kvc_arrays *list, const struct kvc_arrays_it
                        uint8_t *dst, struct kvc_error *e) {
     const struct kvc_cache *c = list->cache;
     const struct kvc_shape *shape = &c->tensor[item->number].shape;
-    const struct kvc_cells *cells = &kvc_tensor_part(c, item->number)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, item->number);
     size_t row = (size_t)kvc_row_bytes(shape), values = (size_t)(shape->heads * shape->dim);
     int convert = item->dtype != shape->dtype, status = 0;
     const size_t together = (size_t)kvc_cells_run_rows(cells);
@@ -438,7 +434,7 @@ int kvc_arrays_write(const struct kvc_arrays *list, struct kvc_sink *out, struct
 
 int kvc_write_rows(const struct kvc_cache *c, const uint32_t *tensor, unsigned n, uint64_t unit,
                    struct kvc_sink *out, struct kvc_error *e) {
-    const struct kvc_cells *cells = &kvc_tensor_part(c, *tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, *tensor);
     const uint64_t row = kvc_row_bytes(&c->tensor[*tensor].shape),
                    together = kvc_cells_run_rows(cells);
     uint8_t *rows = kvc_alloc(together, row), *turns = n > 1 ? kvc_alloc(n * together, row) : rows;

@@ -200,9 +200,8 @@ static int check_layers(const struct out *o) {
     const struct kvc_cache *c = o->cache;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_layer *layer = &c->layer[i];
-        const enum kvc_part_kind kind = c->part[layer->part].kind;
         const uint32_t k = layer->tensor[0], v = layer->tensor[1];
-        if (kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) continue;
+        if (!kvc_part_is_attended(&c->part[layer->part])) continue;
         if (k == KVC_NONE || (v == KVC_NONE && c->tensor[k].role != KVC_ROLE_LATENT))
             return kvc_fail(o->e, KVC_ERR_UNSUPPORTED, "llama: layer %" PRIu32 " lacks %s",
                             layer->index, k == KVC_NONE ? "K" : "V");
@@ -213,11 +212,10 @@ static int check_layers(const struct out *o) {
 static int check_tensors(const struct out *o, const int known[2]) {
     const struct kvc_cache *c = o->cache;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
-        const enum kvc_part_kind kind = kvc_tensor_part(c, t)->kind;
         const struct kvc_dtype_info *info = kvc_dtype_info(c->tensor[t].shape.dtype);
         const int kv = c->tensor[t].role == KVC_ROLE_V;
         char label[64];
-        if (kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) continue;
+        if (!kvc_part_is_attended(kvc_tensor_part(c, t))) continue;
         kvc_tensor_label(c, t, label, sizeof label);
         if (info->ggml < 0)
             return kvc_fail(o->e, KVC_ERR_UNSUPPORTED,

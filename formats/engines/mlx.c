@@ -423,7 +423,7 @@ static int choose_items(struct writer *w, struct kvc_error *e) {
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "the cache has sliding-window layers, whose state in mlx-lm depends on "
                             "how the prompt was processed; use safetensors");
-        const uint32_t layer = c->layer[c->tensor[item->number].layer].index;
+        const uint32_t layer = kvc_tensor_layer(c, item->number)->index;
         if (layer >= w->n_layers) w->n_layers = layer + 1;
         w->n = part->cells.n;
         w->list.item[kept++] = *item;

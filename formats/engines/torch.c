@@ -435,13 +435,13 @@ static int set_positions(struct kvc_cache *c, const struct kvc_array_list *list,
     for (size_t i = 0; i < list->n; i++) {
         const struct kvc_array *a = &list->array[i];
         if (a->tensor == KVC_NONE || !a->end) continue;
-        struct kvc_cells *cells = &c->part[c->layer[c->tensor[a->tensor].layer].part].cells;
+        struct kvc_cells *cells = &c->part[kvc_tensor_layer(c, a->tensor)->part].cells;
         kvc_meta_remove(&c->meta, KVC_KEY_WINDOW_ASSUMED); /* the layers' classes say it */
         if (a->end < cells->n || a->end > KVC_MAX_CELLS)
             return kvc_fail(e, KVC_ERR_DAMAGED,
                             "the number of tokens that layer %" PRIu32
                             " has seen does not fit its rows",
-                            c->layer[c->tensor[a->tensor].layer].index);
+                            kvc_tensor_layer(c, a->tensor)->index);
         if (cells->order) continue; /* an array says them */
         for (uint64_t row = 0; row < cells->n; row++)
             cells->pos[row] = (int64_t)(a->end - cells->n + row);
@@ -449,7 +449,7 @@ static int set_positions(struct kvc_cache *c, const struct kvc_array_list *list,
     for (size_t i = 0; i < list->n; i++) {
         const struct kvc_array *a = &list->array[i];
         if (a->tensor == KVC_NONE || !a->end) continue;
-        const struct kvc_cells *cells = &c->part[c->layer[c->tensor[a->tensor].layer].part].cells;
+        const struct kvc_cells *cells = &c->part[kvc_tensor_layer(c, a->tensor)->part].cells;
         if (cells->n && !cells->order && cells->pos[cells->n - 1] != (int64_t)a->end - 1)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "two layers hold as many tokens, but of other positions");

@@ -183,9 +183,7 @@ static int write_layers(const struct out *o, struct kvc_error *e) {
         for (uint32_t i = 0; i < c->n_layers; i++) {
             const struct kvc_layer *layer = &c->layer[i];
             const struct kvc_part *part = &c->part[layer->part];
-            if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_WINDOW) ||
-                part->stream != stream)
-                continue;
+            if (!kvc_part_is_attended(part) || part->stream != stream) continue;
             if (!first) first = layer;
             if (writing ? write_layer(o, layer, e)
                         : check_layer(o, layer, c->part[first->part].cells.n, e))

@@ -42,10 +42,6 @@ static void losses_say(struct kvc_losses *l, const struct kvc_format *to, const 
     losses_append(l->lost, sizeof l->lost, "", words);
 }
 
-static int losses_is_attention(const struct kvc_part *part) {
-    return part->kind == KVC_PART_LIVE || part->kind == KVC_PART_WINDOW;
-}
-
 static void say_facts(struct kvc_losses *l, const struct kvc_format *to,
                       const struct kvc_meta *meta, unsigned lacks) {
     int found[FACTS] = {0};
@@ -74,7 +70,7 @@ static int has_layer_numbers(const struct kvc_cache *c, const struct kvc_facts *
     uint32_t next = 0;
     for (uint32_t i = 0; i < c->n_layers && !known->layers_unknown; i++) {
         if (i && c->layer[i].part != c->layer[i - 1].part) next = 0;
-        if (losses_is_attention(&c->part[c->layer[i].part]) && c->layer[i].index != next++)
+        if (kvc_part_is_attended(&c->part[c->layer[i].part]) && c->layer[i].index != next++)
             return 1;
     }
     return 0;
@@ -85,7 +81,7 @@ static int has_shapes(const struct kvc_cache *c) {
     const struct kvc_shape *first = NULL;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_shape *shape = &c->tensor[t].shape;
-        if (!losses_is_attention(kvc_tensor_part(c, t))) continue;
+        if (!kvc_part_is_attended(kvc_tensor_part(c, t))) continue;
         if (!first) first = shape;
         if (shape->dtype != first->dtype || shape->heads != first->heads ||
             shape->dim != first->dim)
@@ -151,8 +147,8 @@ static void say_casts(struct kvc_losses *l, const struct kvc_format *to, const s
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_part *part = kvc_tensor_part(c, t);
         const struct kvc_dtype_info *info = kvc_dtype_info(c->tensor[t].shape.dtype);
-        const int is_written = losses_is_attention(part) || (part->kind == KVC_PART_COMPANION &&
-                                                             !(to->lacks & KVC_LACKS_COMPANIONS));
+        const int is_written = kvc_part_is_attended(part) || (part->kind == KVC_PART_COMPANION &&
+                                                              !(to->lacks & KVC_LACKS_COMPANIONS));
         if (!is_written || info->dtype == KVC_F32 || (!floats && to->keeps(info->dtype)) ||
             said[info->dtype]++)
             continue;

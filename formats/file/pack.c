@@ -165,16 +165,12 @@ static int pack_pack(const struct pack_pack *p, struct kvc_cache *c, const struc
     return status;
 }
 
-static int is_companion(const struct kvc_cache *c, uint32_t tensor) {
-    return kvc_tensor_part(c, tensor)->kind == KVC_PART_COMPANION;
-}
-
 /* Returns the bytes of the rows of a cache, in its own types; without companions if they are left
  * out. */
 static uint64_t bytes_of_rows(const struct kvc_cache *c, int left_out) {
     uint64_t n = 0;
     for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (!left_out || !is_companion(c, t)) n += kvc_tensor_bytes(&c->tensor[t]);
+        if (!left_out || !kvc_tensor_is_companion(c, t)) n += kvc_tensor_bytes(&c->tensor[t]);
     return n;
 }
 
@@ -186,7 +182,7 @@ static int pack_like(const struct pack_pack *p, struct kvc_cache *c, const struc
     struct kvc_cache *view = kvc_like_view(c, base, e);
     if (!view) return kvc_error_prefix(e, "the base");
     pack_note(p, KVC_PACK_AS_BASE, view);
-    for (uint32_t t = 0; t < c->n_tensors; t++) p->done->left_out |= is_companion(c, t);
+    for (uint32_t t = 0; t < c->n_tensors; t++) p->done->left_out |= kvc_tensor_is_companion(c, t);
     const int status = pack_pack(p, view, full, e);
     kvc_cache_free(view);
     return status;
@@ -196,7 +192,7 @@ static int pack_like(const struct pack_pack *p, struct kvc_cache *c, const struc
 static int pack_chosen(const struct pack_pack *p, struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_selection others = {.no_companions = 1};
     for (uint32_t t = 0; t < c->n_tensors && p->how->no_companions; t++)
-        p->done->left_out |= is_companion(c, t);
+        p->done->left_out |= kvc_tensor_is_companion(c, t);
     if (!p->done->left_out) return pack_like(p, c, c, e);
     p->done->row_bytes = bytes_of_rows(p->source, 1);
     struct kvc_cache *view = kvc_view_select(c, &others, e);

@@ -23,9 +23,7 @@ static double coefficients_of(const struct kvc_cache *c, uint32_t stream, uint32
     for (uint32_t l = 0; l < c->n_layers; l++) {
         const struct kvc_layer *layer = &c->layer[l];
         const struct kvc_part *part = &c->part[layer->part];
-        if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_WINDOW) ||
-            part->stream != stream)
-            continue;
+        if (!kvc_part_is_attended(part) || part->stream != stream) continue;
         const double window = (double)kvc_layer_window(&c->meta.facts, layer),
                      cells = (double)part->cells.n;
         const double rows = window > 0 && window < KVC_PROFILE_CONTEXT ? window
@@ -90,10 +88,9 @@ static int measure_layer(const struct trial *t, const struct kvc_cache *decoded,
                          struct kvc_attention *total, struct kvc_error *e) {
     const struct kvc_layer *l = &t->view->layer[layer];
     const uint32_t k = l->tensor[0], v = l->tensor[1],
-                   q = kvc_attention_queries(t->queries, l->index);
-    const enum kvc_part_kind kind = t->view->part[l->part].kind;
+                   q = kvc_cache_find_queries(t->queries, l->index);
     if (k == KVC_NONE || v == KVC_NONE || q == KVC_NONE || t->view->tensor[k].role != KVC_ROLE_K ||
-        (kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW))
+        !kvc_part_is_attended(&t->view->part[l->part]))
         return 0;
     const struct kvc_cells *cells = &t->view->part[l->part].cells;
     const size_t heads = (size_t)t->view->tensor[k].shape.heads;

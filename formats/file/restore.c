@@ -96,15 +96,11 @@ static void restore_discard(void *result) {
 
 /* --- what an item is --- */
 
-static const struct kvc_cells *cells_of(const struct kvc_cache *c, uint32_t tensor) {
-    return &kvc_tensor_part(c, tensor)->cells;
-}
-
 /* Returns 1 if the sorted rows of a tensor are its bytes in the source, in their order. */
 static int streams(const struct kvc_cache *c, uint32_t tensor) {
     const struct kvc_tensor *t = &c->tensor[tensor];
     const struct kvc_strides canonical = kvc_strides_canonical(&t->shape);
-    return !cells_of(c, tensor)->order && t->source.token == canonical.token &&
+    return !kvc_tensor_cells(c, tensor)->order && t->source.token == canonical.token &&
            t->source.block == canonical.block &&
            (t->shape.heads == 1 || t->source.head == canonical.head);
 }
@@ -113,7 +109,7 @@ static uint64_t items_of(const struct kvc_cache *c, const struct kvc_extent *x) 
     uint32_t t;
     if (!x->n_places) return (x->size + LITERAL_PIECE - 1) / LITERAL_PIECE;
     return kvc_extent_is_tensor(c, x, &t)
-               ? (cells_of(c, t)->n_blocks + KVC_RUN_BLOCKS - 1) / KVC_RUN_BLOCKS
+               ? (kvc_tensor_cells(c, t)->n_blocks + KVC_RUN_BLOCKS - 1) / KVC_RUN_BLOCKS
                : 1;
 }
 
@@ -133,7 +129,7 @@ static struct item find_item(const struct source *s, uint64_t number) {
         item.begin = k * LITERAL_PIECE;
         item.n = item.is_last ? item.extent->size - item.begin : LITERAL_PIECE;
     } else if (kvc_extent_is_tensor(s->cache, item.extent, &item.tensor)) {
-        const struct kvc_cells *cells = cells_of(s->cache, item.tensor);
+        const struct kvc_cells *cells = kvc_tensor_cells(s->cache, item.tensor);
         item.kind = streams(s->cache, item.tensor) ? ROWS : SPREAD;
         item.begin = cells->block[k * KVC_RUN_BLOCKS];
         item.n = cells->block[kvc_cells_run_end(cells, k * KVC_RUN_BLOCKS)] - item.begin;
@@ -163,7 +159,7 @@ static int fill_place(const struct source *s, const struct kvc_place *p, uint8_t
                       uint8_t *rows, struct kvc_error *e) {
     const struct kvc_cache *c = s->cache;
     const struct kvc_shape *shape = &c->tensor[p->tensor].shape;
-    const uint32_t *row_of = s->row_of[c->layer[c->tensor[p->tensor].layer].part];
+    const uint32_t *row_of = s->row_of[kvc_tensor_layer(c, p->tensor)->part];
     for (uint64_t i = 0, run; i < p->n; i += run) {
         const uint64_t first = row_of ? row_of[p->cell + i] : p->cell + i;
         for (run = 1; run < KVC_BLOCK && i + run < p->n &&
@@ -209,7 +205,7 @@ static uint8_t *tensor_bytes(struct source *s, const struct item *item, struct k
 static void spread(const struct source *s, const struct item *item, const uint8_t *rows,
                    uint8_t *to) {
     const struct kvc_tensor *t = &s->cache->tensor[item->tensor];
-    const struct kvc_cells *cells = cells_of(s->cache, item->tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(s->cache, item->tensor);
     const uint64_t row = kvc_row_bytes(&t->shape);
     for (uint64_t i = 0, run; i < item->n; i += run) {
         const uint64_t cell = kvc_cell_at(cells, item->begin + i);
@@ -227,7 +223,7 @@ static int restore_place(const struct source *s, const struct item *item, uint8_
                                           .strides = c->tensor[item->tensor].source,
                                           .first = item->begin,
                                           .past = s->past};
-    if (kvc_cache_is_container(c) && !cells_of(c, item->tensor)->order)
+    if (kvc_cache_is_container(c) && !kvc_tensor_cells(c, item->tensor)->order)
         return kvc_container_place(c, item->tensor, item->begin, item->n, &places, rows, e);
     if (c->read(c, item->tensor, item->begin, item->n, rows, e)) return -1;
     spread(s, item, rows, to);
@@ -265,7 +261,7 @@ static int read_bytes(const struct source *s, const struct item *item, uint8_t *
 static int runs_by_head(const struct source *s, uint32_t tensor) {
     enum { LONG = 4096 };
     const struct kvc_tensor *t = &s->cache->tensor[tensor];
-    const struct kvc_cells *cells = cells_of(s->cache, tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(s->cache, tensor);
     const uint64_t head = kvc_row_bytes(&t->shape) / t->shape.heads;
     return !cells->order && t->source.token == head &&
            t->source.block == kvc_dtype_info(t->shape.dtype)->size &&

@@ -68,8 +68,7 @@ static int list_layers(struct kvc_gradients_pass *p, struct kvc_error *e) {
     for (uint32_t i = 0; i < c->n_layers; i++) p->number[i] = KVC_NONE;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_layer *l = &c->layer[i];
-        const enum kvc_part_kind kind = c->part[l->part].kind;
-        if ((kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) || l->tensor[0] == KVC_NONE ||
+        if (!kvc_part_is_attended(&c->part[l->part]) || l->tensor[0] == KVC_NONE ||
             l->tensor[1] == KVC_NONE || c->tensor[l->tensor[0]].role != KVC_ROLE_K ||
             c->tensor[l->tensor[1]].role != KVC_ROLE_V ||
             c->tensor[l->tensor[0]].shape.heads != c->tensor[l->tensor[1]].shape.heads)

@@ -60,7 +60,7 @@ int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer,
     }
     find_base(&c->meta.facts, &c->layer[layer], rope);
     const uint64_t dim = c->tensor[k].shape.dim, rotated = kvc_rope_channels(rope, dim);
-    const struct kvc_cells *cells = &kvc_tensor_part(c, k)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, k);
     if (cells->n && (kvc_cells_position(cells, 0) < 0 ||
                      kvc_cells_position(cells, cells->n - 1) >= KVC_ROPE_POSITIONS))
         return 0;

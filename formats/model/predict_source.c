@@ -13,7 +13,7 @@
 #include <string.h>
 
 static uint32_t predict_source_layer_of(const struct kvc_cache *c, uint32_t tensor) {
-    return c->layer[c->tensor[tensor].layer].index;
+    return kvc_tensor_layer(c, tensor)->index;
 }
 
 static const struct kvc_shape *shape_of(const struct kvc_predict_source *s, uint32_t tensor) {
@@ -88,7 +88,7 @@ int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, uint64_t
                    const uint8_t *rows, int8_t *to, struct kvc_error *e) {
     const struct kvc_cache *c = s->cache;
     const struct kvc_shape *shape = shape_of(s, tensor);
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const size_t width = width_of(s, tensor), bytes = (size_t)kvc_row_bytes(shape);
     const struct kvc_small *small;

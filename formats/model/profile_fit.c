@@ -153,9 +153,8 @@ struct measurement {
 
 static int is_measured(const struct kvc_cache *c, uint32_t t) {
     const struct kvc_tensor *tensor = &c->tensor[t];
-    const enum kvc_part_kind kind = kvc_tensor_part(c, t)->kind;
     return (tensor->role == KVC_ROLE_K || tensor->role == KVC_ROLE_V) &&
-           kvc_is_float(tensor->shape.dtype) && (kind == KVC_PART_LIVE || kind == KVC_PART_WINDOW);
+           kvc_is_float(tensor->shape.dtype) && kvc_part_is_attended(kvc_tensor_part(c, t));
 }
 
 /* Adds the squares of a row's coefficients to `sum`. `room` holds as many floats as a head has
@@ -175,7 +174,7 @@ static void add_squares(const struct kvc_profile_part *part, float *row, double 
 static int64_t sum_squares(const struct measurement *m, uint32_t t,
                            const struct kvc_profile_part *part, struct kvc_rope *rope, double *sum,
                            struct kvc_error *e) {
-    const struct kvc_cells *cells = &kvc_tensor_part(m->cache, t)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(m->cache, t);
     const struct kvc_shape *shape = &m->cache->tensor[t].shape;
     const size_t width = part->heads * part->dim;
     uint8_t *bytes = kvc_alloc(RUN_ROWS, kvc_row_bytes(shape));
@@ -212,8 +211,7 @@ static int measure_tensor(const struct measurement *m, uint32_t t, double *ratio
     const struct kvc_profile_part *part;
     struct kvc_rope rope = {.half = 0};
     *ratio = 0;
-    if (kvc_profile_part(m->profile, c->layer[c->tensor[t].layer].index, role, m->pairing, 1, &part,
-                         e))
+    if (kvc_profile_part(m->profile, kvc_tensor_layer(c, t)->index, role, m->pairing, 1, &part, e))
         return -1;
     if (!part || !part->variance || part->heads != c->tensor[t].shape.heads ||
         part->dim != c->tensor[t].shape.dim)

@@ -98,7 +98,7 @@ static int profile_learn_add_tensor(const struct kvc_cache *c, uint32_t t,
                                     struct kvc_learnt_part *p, struct kvc_rope *rope,
                                     struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[t].shape;
-    const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, t);
     const size_t heads = p->heads, dim = p->dim, width = heads * dim;
     uint8_t *bytes = kvc_alloc(KVC_BLOCK, kvc_row_bytes(shape));
     float *rows = kvc_alloc(KVC_BLOCK * width + dim, sizeof *rows);
@@ -128,7 +128,7 @@ static int profile_learn_add_tensor(const struct kvc_cache *c, uint32_t t,
 static int add_queries(const struct kvc_cache *q, uint32_t t, struct kvc_learnt_layer *l,
                        struct kvc_rope *rope, struct kvc_error *e) {
     const struct kvc_shape *shape = &q->tensor[t].shape;
-    const struct kvc_cells *cells = &kvc_tensor_part(q, t)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(q, t);
     const size_t width = (size_t)(shape->heads * shape->dim), dim = (size_t)shape->dim;
     const size_t n = (size_t)shape->tokens, have = l->n_queries;
     if (dim != l->part[0].dim || !l->part[0].heads || shape->heads % l->part[0].heads ||
@@ -195,9 +195,8 @@ static int note_model(struct kvc_learner *l, const struct kvc_cache *c, struct k
 static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
                      const struct kvc_cache *queries, uint32_t number, struct kvc_error *e) {
     const struct kvc_layer *layer = &c->layer[number];
-    const enum kvc_part_kind kind = c->part[layer->part].kind;
     struct kvc_rope rope = {.half = 0};
-    if (kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) return 0;
+    if (!kvc_part_is_attended(&c->part[layer->part])) return 0;
     if (!kvc_learn_takes(c, layer, 0) && !kvc_learn_takes(c, layer, 1)) return 0;
     struct kvc_learnt_layer *to = layer_at(l, layer->index, e);
     /* the pairs of K that is not taken say nothing of the layer's other caches */
@@ -215,7 +214,7 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
     }
     for (uint32_t t = 0; queries && t < queries->n_tensors && !status; t++) {
         if (queries->tensor[t].role != KVC_ROLE_QUERIES ||
-            queries->layer[queries->tensor[t].layer].index != layer->index)
+            kvc_tensor_layer(queries, t)->index != layer->index)
             continue;
         status = add_queries(queries, t, to, &rope, e);
         if (!status)

@@ -109,7 +109,7 @@ static void pair_as_halves(float *row, size_t n, size_t dim, const struct kvc_le
 
 static int add_all(struct attended *x, const struct kvc_cache *q, uint32_t t,
                    enum kvc_pairing pairing, struct kvc_learnt_layer *to, struct kvc_error *e) {
-    const struct kvc_cells *cells = &kvc_tensor_part(q, t)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(q, t);
     const size_t n = (size_t)q->tensor[t].shape.tokens, step = (n + QUERIES - 1) / QUERIES,
                  width = x->heads * x->group * x->dim;
     float *row = kvc_alloc(width + x->dim, sizeof *row);
@@ -150,7 +150,7 @@ int kvc_learn_attention(const struct kvc_cache *c, uint32_t layer, const struct 
                          .dim_v = to->part[1].dim,
                          .group = (size_t)queries->tensor[tensor].shape.heads / to->part[0].heads,
                          .n = (size_t)c->tensor[k].shape.tokens,
-                         .cells = &kvc_tensor_part(c, k)->cells,
+                         .cells = kvc_tensor_cells(c, k),
                          .window = to->window};
     if (!to->attended[0]) {
         to->attended[0] = kvc_alloc_zeros(x.heads, x.dim * sizeof(double));

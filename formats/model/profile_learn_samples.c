@@ -56,7 +56,7 @@ static int list_columns(const struct kvc_learner *l, const struct kvc_cache *c, 
 static int read_block(const struct kvc_cache *c, const struct kvc_learnt_sample *s,
                       struct source *from, uint64_t b, float *rows, uint8_t *bytes, size_t *kept,
                       struct kvc_error *e) {
-    const struct kvc_cells *cells = &kvc_tensor_part(c, from[0].tensor[0])->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, from[0].tensor[0]);
     const uint64_t first = cells->block[b], n = cells->block[b + 1] - first;
     float *room = rows + KVC_BLOCK * s->width;
     uint8_t keep[KVC_BLOCK];
@@ -103,7 +103,7 @@ static int write_block(struct kvc_learner *l, struct kvc_learnt_sample *s, const
 static int keep_part(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_learnt_sample *s,
                      struct kvc_error *e) {
     const struct kvc_layer *first = &c->layer[s->column[0].number];
-    const uint64_t blocks = kvc_tensor_part(c, first->tensor[0])->cells.n_blocks;
+    const uint64_t blocks = kvc_tensor_cells(c, first->tensor[0])->n_blocks;
     uint64_t widest = 1;
     struct source *from = kvc_alloc_zeros(s->n, sizeof *from);
     int status = from ? 0 : kvc_fail_memory(e, "a profile");
@@ -137,7 +137,7 @@ static int keep_part(struct kvc_learner *l, const struct kvc_cache *c, struct kv
 int kvc_learn_keep(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e) {
     if (l->rows.fd < 0 && kvc_temporary_open(&l->rows, e)) return -1;
     for (uint32_t p = 0; p < c->n_parts; p++) {
-        if (c->part[p].kind != KVC_PART_LIVE && c->part[p].kind != KVC_PART_WINDOW) continue;
+        if (!kvc_part_is_attended(&c->part[p])) continue;
         struct kvc_learnt_sample *grown = kvc_realloc(l->sample, (uint64_t)l->n_samples + 1,
                                                       sizeof *grown);
         if (!grown) return kvc_fail_memory(e, "a profile");

@@ -426,9 +426,9 @@ static int estimate_layer(void *state, uint64_t item, void **result, struct kvc_
 /* Returns 1 for a layer whose queries can be estimated: the first of its number. */
 static int takes(const struct kvc_cache *c, uint32_t number) {
     const struct kvc_layer *l = &c->layer[number];
-    const enum kvc_part_kind kind = c->part[l->part].kind;
-    if ((kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) || l->tensor[0] == KVC_NONE ||
-        l->tensor[1] == KVC_NONE || !c->part[l->part].cells.n)
+    const struct kvc_part *part = &c->part[l->part];
+    if (!kvc_part_is_attended(part) || l->tensor[0] == KVC_NONE || l->tensor[1] == KVC_NONE ||
+        !part->cells.n)
         return 0;
     const struct kvc_tensor *k = &c->tensor[l->tensor[0]], *v = &c->tensor[l->tensor[1]];
     if (k->role != KVC_ROLE_K || v->role != KVC_ROLE_V || k->shape.heads != v->shape.heads)

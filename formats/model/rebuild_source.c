@@ -69,7 +69,7 @@ static int matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m,
                   struct kvc_error *e) {
     const struct kvc_rebuilder *r = x->owner;
     const struct kvc_cache *c = r->cache;
-    const struct kvc_layer *layer = &c->layer[c->tensor[r->tensor].layer];
+    const struct kvc_layer *layer = kvc_tensor_layer(c, r->tensor);
     const int is_v = c->tensor[r->tensor].role == KVC_ROLE_V;
     if (!r->projections->weights)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_WEIGHTS,
@@ -118,17 +118,12 @@ static void release(const struct kvc_rebuild *x, struct kvc_matrix *m) {
 
 /* --- hidden states --- */
 
-static const struct kvc_cells *cells_of(const struct kvc_cache *c, uint32_t tensor) {
-    return &kvc_tensor_part(c, tensor)->cells;
-}
-
 uint32_t kvc_find_hidden(const struct kvc_cache *c, uint32_t tensor, uint32_t layer_index) {
-    const struct kvc_cells *mine = cells_of(c, tensor);
+    const struct kvc_cells *mine = kvc_tensor_cells(c, tensor);
     for (uint32_t t = 0; t < c->n_tensors; t++) {
-        const struct kvc_cells *cells = cells_of(c, t);
+        const struct kvc_cells *cells = kvc_tensor_cells(c, t);
         uint64_t i = 0;
-        if (c->tensor[t].role != KVC_ROLE_HIDDEN ||
-            c->layer[c->tensor[t].layer].index != layer_index ||
+        if (c->tensor[t].role != KVC_ROLE_HIDDEN || kvc_tensor_layer(c, t)->index != layer_index ||
             !kvc_is_float(c->tensor[t].shape.dtype) || cells->n != mine->n)
             continue;
         while (i < mine->n && kvc_cells_position(cells, i) == kvc_cells_position(mine, i)) i++;
@@ -148,7 +143,7 @@ static int hidden(const struct kvc_rebuild *x, uint32_t from, const uint64_t *ro
         c->tensor[from].shape.heads * c->tensor[from].shape.dim != in)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "tensor %" PRIu32 " is not one of hidden states of %zu channels", from, in);
-    const struct kvc_cells *cells = cells_of(c, from);
+    const struct kvc_cells *cells = kvc_tensor_cells(c, from);
     for (size_t i = 0; i < n; i++)
         if (row[i] >= cells->n || kvc_cells_position(cells, row[i]) != x->position[row[i]])
             return kvc_fail(e, KVC_ERR_DAMAGED, "position %" PRId64 " has no hidden state",
@@ -168,7 +163,7 @@ static int hidden(const struct kvc_rebuild *x, uint32_t from, const uint64_t *ro
 int kvc_rebuilder_init(struct kvc_rebuilder *r, const struct kvc_cache *c, uint32_t tensor,
                        struct kvc_projections *p, kvc_rows_fn *read, const void *read_owner,
                        struct kvc_error *e) {
-    const struct kvc_cells *cells = cells_of(c, tensor);
+    const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
     *r = (struct kvc_rebuilder){.rebuild = {.owner = r,
                                             .position = cells->pos,
                                             .hidden = hidden,

@@ -61,10 +61,8 @@ int kvc_cuda_device_text(int device, char *text, size_t size, struct kvc_error *
 
 /* K, V and latents of the live cache, in the layers that are asked for. */
 static int is_wanted(const struct kvc_cache *c, uint32_t t, const struct kvc_cuda_options *o) {
-    const struct kvc_layer *l = &c->layer[c->tensor[t].layer];
-    const enum kvc_part_kind kind = c->part[l->part].kind;
-    return c->tensor[t].role <= KVC_ROLE_LATENT &&
-           (kind == KVC_PART_LIVE || kind == KVC_PART_WINDOW) &&
+    const struct kvc_layer *l = kvc_tensor_layer(c, t);
+    return c->tensor[t].role <= KVC_ROLE_LATENT && kvc_part_is_attended(&c->part[l->part]) &&
            (!o->layers || (l->index < o->n_layers && o->layers[l->index]));
 }
 
@@ -182,7 +180,7 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
     const struct kvc_cache *c = p->file->cache;
     const struct kvc_cuda_destination *d = s->d;
     const struct kvc_pool_strides *x = &s->strides;
-    const uint32_t index = c->layer[c->tensor[t].layer].index, layer = index - d->first_layer,
+    const uint32_t index = kvc_tensor_layer(c, t)->index, layer = index - d->first_layer,
                    kv = c->tensor[t].role == KVC_ROLE_V;
     struct kvc_device_target *g = &p->target[t];
     uint64_t first, n, extent = 0;
@@ -384,12 +382,12 @@ int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i,
     const struct kvc_cache *c = p->file->cache;
     const struct kvc_shape *s = &c->tensor[t].shape;
     const struct kvc_device_target *g = &p->target[t];
-    const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
+    const struct kvc_cells *cells = kvc_tensor_cells(c, t);
     uint64_t first, n;
     kvc_load_rows(c, t, &p->options, &first, &n);
     const struct kvc_cuda_tensor own = {
         .tensor = t,
-        .layer = c->layer[c->tensor[t].layer].index,
+        .layer = kvc_tensor_layer(c, t)->index,
         .role = kvc_role_name(c->tensor[t].role),
         .dtype = g->dtype == g->from ? kvc_dtype_info(s->dtype)->name
                                      : kvc_dtype_info((enum kvc_dtype)g->dtype)->name,
