@@ -78,13 +78,9 @@ static int set(struct kvc_meta *m, const char *key, enum kvc_meta_type type, int
     if (found) {
         entry_free(&m->entry[at]);
     } else {
-        if (m->n == m->capacity) {
-            size_t capacity = m->capacity ? 2 * m->capacity : 16;
-            struct kvc_meta_entry *grown = kvc_realloc(m->entry, capacity, sizeof *grown);
-            if (!grown) goto memory;
-            m->entry = grown;
-            m->capacity = capacity;
-        }
+        struct kvc_meta_entry *grown = kvc_room_for_one(m->entry, m->n, sizeof *grown);
+        if (!grown) goto memory;
+        m->entry = grown;
         memmove(m->entry + at + 1, m->entry + at, (m->n - at) * sizeof *m->entry);
         m->n++;
     }

@@ -19,7 +19,7 @@ struct kvc_meta_entry {
 
 struct kvc_meta {
     struct kvc_meta_entry *entry; /* sorted by key, byte order, unique */
-    size_t n, capacity;
+    size_t n;
     struct kvc_facts facts; /* what the entries tell, always as they are now */
     /* content id of the container that was opened; zeros: the cache is no container's */
     uint8_t content[32];

@@ -15,18 +15,14 @@
 
 struct list {
     void *items;
-    uint64_t n, capacity;
+    uint64_t n;
 };
 
 /* Returns room for one more item of `size` bytes at the end; NULL when out of memory. */
 static void *list_add(struct list *l, size_t size) {
-    if (l->n == l->capacity) {
-        uint64_t capacity = l->capacity ? 2 * l->capacity : 4;
-        void *grown = kvc_realloc(l->items, capacity, size);
-        if (!grown) return NULL;
-        l->items = grown;
-        l->capacity = capacity;
-    }
+    void *grown = kvc_room_for_one(l->items, l->n, size);
+    if (!grown) return NULL;
+    l->items = grown;
     return (char *)l->items + size * (size_t)l->n++;
 }
 

@@ -73,19 +73,6 @@ int kvc_record_add(struct kvc_sections *list, uint8_t type, const uint8_t *bytes
  * check. The subject plus 1 may have 33 bits. */
 enum { INDEX_MOST_BYTES = 1 + 5 + 5 + 5 + 4 };
 
-static int note_entry(struct kvc_record_writer *w, struct kvc_index_entry entry,
-                      struct kvc_error *e) {
-    if (w->n_entries == w->capacity) {
-        uint64_t capacity = w->capacity ? 2 * w->capacity : 64;
-        struct kvc_index_entry *grown = kvc_realloc(w->entry, capacity, sizeof *grown);
-        if (!grown) return kvc_fail_memory(e, "the index");
-        w->entry = grown;
-        w->capacity = capacity;
-    }
-    w->entry[w->n_entries++] = entry;
-    return 0;
-}
-
 uint64_t kvc_writer_offset(const struct kvc_record_writer *w) {
     return w->out->offset - w->start;
 }
@@ -95,14 +82,15 @@ int kvc_write_records(struct kvc_record_writer *w, const uint8_t *bytes, size_t 
     for (size_t at = 0; at < n;) {
         const uint8_t *p = bytes + at;
         uint64_t size = (uint64_t)get_u32(p + 4) * KVC_UNIT;
-        const struct kvc_index_entry entry = {.type = p[0],
-                                              .critical = p[1] & KVC_RECORD_CRITICAL,
-                                              .subject = get_u32(p + 8),
-                                              .number = get_u32(p + 12),
-                                              .check = get_u64(p + 24),
-                                              .size = size};
-        if (note_entry(w, entry, e)) return -1;
-        w->records++;
+        struct kvc_index_entry *grown = kvc_room_for_one(w->entry, w->n_entries, sizeof *grown);
+        if (!grown) return kvc_fail_memory(e, "the index");
+        w->entry = grown;
+        w->entry[w->n_entries++] = (struct kvc_index_entry){.type = p[0],
+                                                            .critical = p[1] & KVC_RECORD_CRITICAL,
+                                                            .subject = get_u32(p + 8),
+                                                            .number = get_u32(p + 12),
+                                                            .check = get_u64(p + 24),
+                                                            .size = size};
         w->sections += get_u16(p + 2);
         if (kvc_sink_write(w->out, p, (size_t)size, e)) return -1;
         at += (size_t)size;

@@ -28,9 +28,9 @@ struct kvc_record_writer {
     unsigned align;
     /* offset in the file where the current aligned run began; 0: none yet */
     uint64_t aligned;
-    struct kvc_index_entry *entry; /* owned */
-    uint64_t n_entries, capacity;
-    uint64_t records, sections; /* written so far */
+    struct kvc_index_entry *entry; /* owned; of the records written so far */
+    uint64_t n_entries;
+    uint64_t sections; /* written so far */
 };
 
 /* Returns the offset in the file of the next record. */

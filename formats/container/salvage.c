@@ -22,7 +22,7 @@ enum { HASHED_AT_MOST = 64 };
 struct walk {
     struct kvc_records *k;
     struct kvc_survey *survey;
-    uint64_t end, capacity, budget;
+    uint64_t end, budget;
     uint64_t index; /* offset of a whole INDEX record; 0: none */
 };
 
@@ -83,13 +83,9 @@ static int is_record(struct walk *w, uint64_t at, struct kvc_record *r) {
 
 static int salvage_append(struct walk *w, const struct kvc_record *r, struct kvc_error *e) {
     struct kvc_records *k = w->k;
-    if (k->n_records == w->capacity) {
-        const uint64_t capacity = w->capacity ? 2 * w->capacity : 64;
-        struct kvc_record *grown = realloc(k->record, (size_t)capacity * sizeof *grown);
-        if (!grown) return kvc_fail_memory(e, "records");
-        k->record = grown;
-        w->capacity = capacity;
-    }
+    struct kvc_record *grown = kvc_room_for_one(k->record, k->n_records, sizeof *grown);
+    if (!grown) return kvc_fail_memory(e, "records");
+    k->record = grown;
     k->record[k->n_records++] = *r;
     if (r->type == KVC_RECORD_INDEX) w->index = r->offset;
     return 0;

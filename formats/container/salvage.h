@@ -32,7 +32,7 @@ struct kvc_survey {
     uint64_t records;          /* records of the file, missing ones included */
     uint64_t damaged;          /* damaged records, missing ones included */
     struct kvc_damage *damage; /* in file order; consecutive missing blocks are one entry */
-    uint64_t n, capacity;
+    uint64_t n;
     int no_meta, no_tokens, no_source; /* metadata, token ids or the source's own bytes are lost */
     int gaps;                          /* bytes of the file belong to no record that can be read */
     /* why nothing can be read; code KVC_OK: something can be read */

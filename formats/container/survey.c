@@ -17,20 +17,16 @@ enum { RANGES = 12 }; /* maximum number of ranges of whole layers and tokens tha
 
 struct kvc_damage *kvc_survey_add(struct kvc_survey *s, const char *kind, const char *place,
                                   const char *reason, struct kvc_error *e) {
-    if (s->n == s->capacity) {
-        const uint64_t capacity = s->capacity ? 2 * s->capacity : 16;
-        struct kvc_damage *grown = realloc(s->damage, (size_t)capacity * sizeof *grown);
-        if (grown) s->damage = grown;
-        if (grown) s->capacity = capacity;
-    }
-    struct kvc_damage *d = s->n < s->capacity ? &s->damage[s->n] : NULL;
-    if (d)
+    struct kvc_damage *grown = kvc_room_for_one(s->damage, s->n, sizeof *grown), *d = NULL;
+    if (grown) {
+        s->damage = grown;
+        d = &s->damage[s->n++];
         *d = (struct kvc_damage){.record = KVC_NOWHERE,
                                  .kind = kind,
                                  .offset = KVC_NOWHERE,
                                  .place = strdup(place),
                                  .reason = strdup(reason)};
-    if (d) s->n++;
+    }
     if (d && d->place && d->reason) return d;
     kvc_fail_memory(e, "a list of damage");
     return NULL;

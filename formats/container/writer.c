@@ -421,7 +421,7 @@ static int write_container(const struct kvc_cache *cache, const struct kvc_pack_
                  kvc_write_cells(r, cache, e) || kvc_write_tokens(r, cache, options, &meta, e) ||
                  write_source(&w, e) || write_profile(&w, e) || write_blocks(&w, e) ||
                  kvc_write_index(r, e);
-    w.report.records = r->records;
+    w.report.records = r->n_entries;
     w.report.sections = r->sections;
     w.report.stored_bytes = kvc_writer_offset(r);
     for (int i = 0; i < 2; i++)
