@@ -8,8 +8,7 @@
 
 /* Literal bytes. */
 struct piece {
-    const struct kvc_input *in; /* NULL: they are at `base` */
-    const uint8_t *base;
+    const struct kvc_input *in;
     uint64_t at, size;
     uint64_t offset; /* among all literal bytes */
 };
@@ -166,8 +165,7 @@ static int mapped_read_literal(const struct kvc_cache *c, uint64_t offset, uint6
     for (; n; low++) {
         const struct piece *p = &m->piece[low];
         uint64_t skip = offset - p->offset, part = p->size - skip < n ? p->size - skip : n;
-        if (!p->in) memcpy(dst, p->base + skip, (size_t)part);
-        else if (kvc_input_copy(p->in, p->at + skip, dst, part, e)) return -1;
+        if (kvc_input_copy(p->in, p->at + skip, dst, part, e)) return -1;
         dst += part;
         offset += part;
         n -= part;
@@ -225,33 +223,6 @@ static int reaches_beyond(const struct kvc_cache *c, uint32_t t, struct kvc_erro
     return kvc_fail(e, KVC_ERR_DAMAGED, "%s reaches beyond its bytes", label);
 }
 
-int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const struct kvc_input *in,
-                         uint64_t offset, struct kvc_error *e) {
-    const struct kvc_tensor *tensor = &c->tensor[t];
-    const struct spot s = {.in = in,
-                           .at = offset,
-                           .n = tensor->shape.tokens,
-                           .heads = tensor->shape.heads,
-                           .strides = tensor->source};
-    if (!kvc_strides_check(&tensor->shape, &tensor->source, tensor->source_size) ||
-        offset > in->size || tensor->source_size > in->size - offset)
-        return mapped_of(c) ? reaches_beyond(c, t, e) : not_mapped(e);
-    return add_spot(c, t, &s, e);
-}
-
-int kvc_cache_map_memory(struct kvc_cache *c, uint32_t t, const uint8_t *base,
-                         struct kvc_error *e) {
-    const struct kvc_tensor *tensor = &c->tensor[t];
-    const struct spot s = {.base = base,
-                           .n = tensor->shape.tokens,
-                           .heads = tensor->shape.heads,
-                           .strides = tensor->source};
-    if (!mapped_of(c)) return not_mapped(e);
-    if (!kvc_strides_check(&tensor->shape, &tensor->source, tensor->source_size))
-        return reaches_beyond(c, t, e);
-    return add_spot(c, t, &s, e);
-}
-
 /* Adds some cells of a tensor in an input, or in memory (`in` NULL), of which `size` bytes may be
  * used. */
 static int map_place(struct kvc_cache *c, const struct kvc_input *in, const uint8_t *base,
@@ -270,6 +241,28 @@ static int map_place(struct kvc_cache *c, const struct kvc_input *in, const uint
         place->cell > tensor->shape.tokens || place->n > tensor->shape.tokens - place->cell)
         return reaches_beyond(c, place->tensor, e);
     return add_spot(c, place->tensor, &s, e);
+}
+
+/* All cells of a tensor, in its own layout. */
+static struct kvc_place whole_tensor(const struct kvc_cache *c, uint32_t t, uint64_t offset) {
+    return (struct kvc_place){.tensor = t,
+                              .n = c->tensor[t].shape.tokens,
+                              .offset = offset,
+                              .strides = c->tensor[t].source};
+}
+
+int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const struct kvc_input *in,
+                         uint64_t offset, struct kvc_error *e) {
+    const struct kvc_place whole = whole_tensor(c, t, offset);
+    const uint64_t size = c->tensor[t].source_size;
+    if (offset > in->size || size > in->size - offset) return reaches_beyond(c, t, e);
+    return map_place(c, in, NULL, offset + size, &whole, e);
+}
+
+int kvc_cache_map_memory(struct kvc_cache *c, uint32_t t, const uint8_t *base,
+                         struct kvc_error *e) {
+    const struct kvc_place whole = whole_tensor(c, t, 0);
+    return map_place(c, NULL, base, c->tensor[t].source_size, &whole, e);
 }
 
 int kvc_cache_map_place(struct kvc_cache *c, const struct kvc_input *in,
@@ -309,19 +302,6 @@ int kvc_cache_extent_literal(struct kvc_cache *c, const struct kvc_input *in, ui
     const struct piece p = {.in = in, .at = offset, .size = size, .offset = c->literal_size};
     if (add_piece(c, &p, e) || kvc_extents_literal(c, size, e)) return -1;
     return 0;
-}
-
-int kvc_cache_extent_bytes(struct kvc_cache *c, const uint8_t *bytes, uint64_t size,
-                           struct kvc_error *e) {
-    if (!mapped_of(c)) return not_mapped(e);
-    if (!size) return 0;
-    const struct piece p = {.base = bytes, .size = size, .offset = c->literal_size};
-    if (add_piece(c, &p, e) || kvc_extents_literal(c, size, e)) return -1;
-    return 0;
-}
-
-int kvc_cache_extent_tensor(struct kvc_cache *c, uint32_t t, struct kvc_error *e) {
-    return kvc_extents_tensor(c, t, e);
 }
 
 int kvc_cache_extent_region(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset,

@@ -37,14 +37,10 @@ typedef int kvc_cells_reader(void *reader, uint32_t tensor, uint64_t cell, uint6
 int kvc_cache_map_reader(struct kvc_cache *c, kvc_cells_reader *read, void *reader,
                          struct kvc_error *e);
 
-/* Describe the source from its first byte to its last (extents.h). Literal bytes and the gaps of a
- * region come from the input. */
+/* Describe the source from its first byte to its last, with kvc_extents_tensor() (extents.h).
+ * Literal bytes and the gaps of a region come from the input. */
 int kvc_cache_extent_literal(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset,
                              uint64_t size, struct kvc_error *e);
-/* in memory */
-int kvc_cache_extent_bytes(struct kvc_cache *c, const uint8_t *bytes, uint64_t size,
-                           struct kvc_error *e);
-int kvc_cache_extent_tensor(struct kvc_cache *c, uint32_t t, struct kvc_error *e);
 /* The region of `size` bytes that begins at byte `offset` of the input. Offsets of places count
  * from there. */
 int kvc_cache_extent_region(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset,

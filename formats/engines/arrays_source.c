@@ -117,7 +117,7 @@ int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t
         status = kvc_cache_extent_literal(c, in, at, group[0]->at - at, e);
         if (status) break;
         if (members == 1 && (!group[0]->strided || !group[0]->size))
-            status = kvc_cache_extent_tensor(c, group[0]->tensor, e);
+            status = kvc_extents_tensor(c, group[0]->tensor, e);
         else status = add_region(c, group, members, in, end, e);
     }
     free(group);

@@ -115,7 +115,7 @@ int kvc_geometry_extents(struct kvc_cache *c, const struct kvc_geometry *g, uint
     for (uint64_t i = 0; i < n && !status; i++) {
         place[i] = place_of(c, g, layer, cell, i);
         runs = are_runs(g, &c->tensor[place[i].tensor]);
-        if (runs) status = kvc_cache_extent_tensor(c, place[i].tensor, e);
+        if (runs) status = kvc_extents_tensor(c, place[i].tensor, e);
     }
     if (!status && !runs) status = kvc_cache_extent_region(c, in, offset, g->bytes, place, n, e);
     free(place);

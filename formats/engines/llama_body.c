@@ -142,7 +142,7 @@ static uint32_t add_tensor(struct kvc_llama_parser *p, uint32_t layer, enum kvc_
 static int add_extents(struct kvc_llama_parser *p, uint32_t tensor, const struct rows *r) {
     if (kvc_cache_extent_literal(p->cache, p->bytes->in, p->literal, r->offset - p->literal,
                                  p->e) ||
-        kvc_cache_extent_tensor(p->cache, tensor, p->e))
+        kvc_extents_tensor(p->cache, tensor, p->e))
         return -1;
     p->literal = r->offset + r->size;
     return 0;

@@ -116,9 +116,11 @@ static inline void add_tensor(struct builder *b, uint32_t layer, enum kvc_role r
     free(row);
     uint8_t *text = remember(b->m, 32);
     int n = snprintf((char *)text, 32, "tensor %u\n", (unsigned)t);
+    struct kvc_input *in = (void *)remember(b->m, sizeof *in);
+    kvc_input_memory(in, "text", text, (size_t)n);
     if (kvc_cache_map_memory(b->c, t, base, &b->e) ||
-        kvc_cache_extent_bytes(b->c, text, (uint64_t)n, &b->e) ||
-        kvc_cache_extent_tensor(b->c, t, &b->e))
+        kvc_cache_extent_literal(b->c, in, 0, in->size, &b->e) ||
+        kvc_extents_tensor(b->c, t, &b->e))
         fail_msg("%s", b->e.message);
 }
 

@@ -306,7 +306,9 @@ static void long_literals(void **state) {
     uint8_t *bytes = remember(b.m, (size_t)n), piece[64];
     memset(bytes, 0, (size_t)n);
     for (uint64_t i = chunk; i < n; i++) bytes[i] = (uint8_t)mix(i);
-    assert_int_equal(kvc_cache_extent_bytes(b.c, bytes, n, &b.e), 0);
+    struct kvc_input source;
+    kvc_input_memory(&source, "literals", bytes, (size_t)n);
+    assert_int_equal(kvc_cache_extent_literal(b.c, &source, 0, n, &b.e), 0);
     struct kvc_cache *c = finish(&b);
     struct kvc_pack_options o = {.threads = 1};
     round_trip(c, &o);

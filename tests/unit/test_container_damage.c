@@ -274,7 +274,7 @@ static void other_caches_are_refused(void **state) {
     assert_int_equal(e.code, KVC_ERR_USAGE);
     assert_int_equal(kvc_cache_map_memory(d, 0, packed.data, &e), -1); /* and the other way round */
     assert_int_equal(e.code, KVC_ERR_USAGE);
-    assert_int_equal(kvc_cache_extent_bytes(d, packed.data, 1, &e), -1);
+    assert_int_equal(kvc_cache_extent_literal(d, &in, 0, 1, &e), -1);
     assert_int_equal(kvc_container_check(d, 1, &e), 0);
     kvc_cache_free(view);
     kvc_cache_free(d);

@@ -40,12 +40,14 @@ static void release(void *rows) {
 
 static struct kvc_cache *make_cache(int streams) {
     static const uint8_t literal[] = "private bytes";
+    static struct kvc_input source;
     struct kvc_error e;
     struct kvc_cache *c = kvc_cache_new(&e);
     uint8_t *rows = calloc(TENSORS * ROWS, ROW), *at = rows;
     int32_t tokens[ROWS];
     assert_non_null(c);
     assert_non_null(rows);
+    kvc_input_memory(&source, "literals", literal, sizeof literal);
     assert_int_equal(kvc_cache_map(c, release, rows, &e), 0);
     assert_int_equal(kvc_cache_add_part(c, KVC_PART_LIVE, ROWS, &e), 0);
     if (streams) assert_int_equal(kvc_cache_add_part(c, KVC_PART_LIVE, STREAM_ROWS, &e), 1);
@@ -59,9 +61,9 @@ static struct kvc_cache *make_cache(int streams) {
                                                 .heads = HEADS,
                                                 .dim = DIM};
                 const uint32_t t = kvc_cache_add_tensor(c, layer, (enum kvc_role)role, &shape, &e);
-                assert_int_equal(kvc_cache_extent_bytes(c, literal, sizeof literal, &e), 0);
+                assert_int_equal(kvc_cache_extent_literal(c, &source, 0, sizeof literal, &e), 0);
                 assert_int_equal(kvc_cache_map_memory(c, t, at, &e), 0);
-                assert_int_equal(kvc_cache_extent_tensor(c, t, &e), 0);
+                assert_int_equal(kvc_extents_tensor(c, t, &e), 0);
                 state = 1 + (uint64_t)role + 2 * l; /* the same in both parts */
                 for (size_t i = 0; i < shape.tokens * ROW; i += 2) {
                     const uint64_t x = next_random();
