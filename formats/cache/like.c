@@ -5,6 +5,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/rope_names.h"
+#include "formats/cache/scales.h"
 #include "formats/cache/view.h"
 
 #include <inttypes.h>
@@ -55,13 +56,10 @@ static int read_as(const struct kvc_cache *c, uint32_t tensor, uint64_t first, u
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const size_t values = (size_t)(n * shape->heads * shape->dim);
     if (shape->dtype == to) return c->read(c, tensor, first, n, dst, e);
-    uint8_t *rows = kvc_alloc(n, kvc_row_bytes(shape));
     float *floats = kvc_alloc(values, sizeof *floats);
-    const int status = rows && floats ? c->read(c, tensor, first, n, rows, e)
-                                      : kvc_fail_memory(e, "rows");
-    if (!status) kvc_to_floats(floats, rows, values, shape->dtype);
+    const int status = floats ? kvc_read_floats(c, tensor, first, n, floats, 0, e)
+                              : kvc_fail_memory(e, "rows");
     if (!status) kvc_from_floats(dst, floats, values, to);
-    free(rows);
     free(floats);
     return status;
 }

@@ -103,3 +103,17 @@ int kvc_rows_to_floats(const struct kvc_cache *c, uint32_t tensor, float *dst, c
     free(scale);
     return status;
 }
+
+int kvc_read_floats(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
+                    float *dst, int stored, struct kvc_error *e) {
+    uint8_t *rows = kvc_alloc(n, kvc_row_bytes(&c->tensor[tensor].shape));
+    int status = rows ? c->read(c, tensor, first, n, rows, e) : kvc_fail_memory(e, "rows");
+    if (!status) status = kvc_rows_to_floats(c, tensor, dst, rows, n, stored, e);
+    free(rows);
+    return status;
+}
+
+uint64_t kvc_floats_at_once(const struct kvc_shape *shape) {
+    const uint64_t rows = (UINT64_C(32) << 20) / (shape->heads * shape->dim * sizeof(float));
+    return rows > KVC_BLOCK ? KVC_BLOCK : rows ? rows : 1;
+}

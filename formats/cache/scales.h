@@ -27,5 +27,11 @@ int kvc_scales_plain(const struct kvc_cache *c, uint32_t tensor);
  * numbers that are stored, for people to look at; else that fails. */
 int kvc_rows_to_floats(const struct kvc_cache *c, uint32_t tensor, float *dst, const uint8_t *rows,
                        uint64_t n, int stored, struct kvc_error *e);
+/* Reads the sorted rows [first, first + n) of a tensor as values. `stored` as above. */
+int kvc_read_floats(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
+                    float *dst, int stored, struct kvc_error *e);
+/* Returns how many rows to read at once as values: those of a block, so that coded blocks are
+ * decoded once, or as many as fit into 32 MiB. */
+uint64_t kvc_floats_at_once(const struct kvc_shape *shape);
 
 #endif

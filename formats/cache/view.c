@@ -82,18 +82,15 @@ static int read_floats(const struct view *v, uint32_t t, enum kvc_dtype to, uint
     const struct kvc_shape *shape = &v->parent->tensor[t].shape;
     const uint64_t tile = tile_of(v->tile, v->parent->tensor[t].role);
     const size_t values = (size_t)(n * shape->heads * shape->dim);
-    uint8_t *bytes = kvc_alloc(n, kvc_row_bytes(shape));
     float *floats = kvc_alloc(values, sizeof *floats);
-    int status = bytes && floats ? v->parent->read(v->parent, t, first, n, bytes, e)
-                                 : kvc_fail_memory(e, "rows");
-    if (!status) status = kvc_rows_to_floats(v->parent, t, floats, bytes, n, 0, e);
+    const int status = floats ? kvc_read_floats(v->parent, t, first, n, floats, 0, e)
+                              : kvc_fail_memory(e, "rows");
     if (!status) {
         if (tile) kvc_hadamard(floats, values, (size_t)tile);
         if (to == KVC_F16) kvc_kernels_get()->f32_to_f16(dst, floats, values);
         else memcpy(dst, floats, values * sizeof *floats);
     }
     free(floats);
-    free(bytes);
     return status;
 }
 

@@ -11,13 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK_BYTES (UINT64_C(32) << 20) /* rows read at a time, unless one row is more */
-
 struct walk {
     const struct kvc_cache *const *cache;
     const struct kvc_tensor_pair *pair;
-    uint8_t *rows[2];
-    float *value[2];     /* of a row */
+    float *value[2]; /* of rows of `values` each, `most_rows` at most */
+    uint64_t values, most_rows;
     uint64_t first, dim; /* of the head in a row */
     uint64_t step;       /* each step-th value is taken */
     uint64_t at;         /* values of the head until now */
@@ -50,10 +48,11 @@ static void rank(struct walk *w, float a, float b) {
     memcpy(s->worst[at], pair, sizeof pair);
 }
 
-static void take_row(struct walk *w) {
+static void take_row(struct walk *w, uint64_t row) {
     struct kvc_head_sample *s = w->out;
+    const uint64_t first = row * w->values + w->first;
     for (uint64_t d = 0; d < w->dim; d++, w->at++) {
-        const float a = w->value[0][w->first + d], b = w->value[1][w->first + d];
+        const float a = w->value[0][first + d], b = w->value[1][first + d];
         if (!isfinite(a) || !isfinite(b)) continue;
         s->values++;
         if (w->most_worst) rank(w, a, b);
@@ -66,23 +65,14 @@ static void take_row(struct walk *w) {
 /* Takes n rows from row a of one cache and row b of the other. */
 static int take_rows(struct walk *w, uint64_t a, uint64_t b, uint64_t n, struct kvc_error *e) {
     const uint64_t from[2] = {a, b};
-    const struct kvc_shape *shape[2];
-    for (int s = 0; s < 2; s++) {
-        shape[s] = &w->cache[s]->tensor[w->pair->tensor[s]].shape;
-        if (w->cache[s]->read(w->cache[s], w->pair->tensor[s], from[s], n, w->rows[s], e))
+    for (int s = 0; s < 2; s++)
+        if (kvc_read_floats(w->cache[s], w->pair->tensor[s], from[s], n, w->value[s], 1, e))
             return -1;
-    }
-    for (uint64_t i = 0; i < n; i++) {
-        for (int s = 0; s < 2; s++)
-            if (kvc_rows_to_floats(w->cache[s], w->pair->tensor[s], w->value[s],
-                                   w->rows[s] + i * kvc_row_bytes(shape[s]), 1, 1, e))
-                return -1;
-        take_row(w);
-    }
+    for (uint64_t i = 0; i < n; i++) take_row(w, i);
     return 0;
 }
 
-static int take_runs(struct walk *w, uint64_t most_rows, struct kvc_error *e) {
+static int take_runs(struct walk *w, struct kvc_error *e) {
     const struct kvc_matching *rows = &w->pair->parts->rows;
     const struct kvc_cells *cells = kvc_tensor_cells(w->cache[0], w->pair->tensor[0]);
     for (uint64_t r = 0; r < rows->n_runs; r++)
@@ -91,7 +81,7 @@ static int take_runs(struct walk *w, uint64_t most_rows, struct kvc_error *e) {
                            to_end = cells->block[kvc_cells_block_of(cells, a) + 1] - a;
             uint64_t n = rows->run[r].n - done;
             if (n > to_end) n = to_end; /* readers decode whole blocks */
-            if (n > most_rows) n = most_rows;
+            if (n > w->most_rows) n = w->most_rows;
             if (take_rows(w, a, rows->run[r].b + done, n, e)) return -1;
             done += n;
         }
@@ -101,15 +91,12 @@ static int take_runs(struct walk *w, uint64_t most_rows, struct kvc_error *e) {
 int kvc_head_sample_take(const struct kvc_cache *const cache[2], const struct kvc_tensor_pair *pair,
                          uint64_t head, size_t most, size_t most_worst, struct kvc_head_sample *out,
                          struct kvc_error *e) {
-    const struct kvc_shape *shape[2] = {&cache[0]->tensor[pair->tensor[0]].shape,
-                                        &cache[1]->tensor[pair->tensor[1]].shape};
-    const uint64_t bytes[2] = {kvc_row_bytes(shape[0]), kvc_row_bytes(shape[1])},
-                   values = shape[0]->heads * shape[0]->dim;
-    uint64_t most_rows = CHUNK_BYTES / (bytes[0] > bytes[1] ? bytes[0] : bytes[1]);
-    most_rows = most_rows > KVC_BLOCK ? KVC_BLOCK : most_rows ? most_rows : 1;
+    const struct kvc_shape *shape = &cache[0]->tensor[pair->tensor[0]].shape;
     struct walk w = {.cache = cache,
                      .pair = pair,
-                     .dim = values / pair->heads,
+                     .values = shape->heads * shape->dim,
+                     .most_rows = kvc_floats_at_once(shape),
+                     .dim = shape->heads * shape->dim / pair->heads,
                      .most = most,
                      .most_worst = most_worst,
                      .out = out};
@@ -120,16 +107,11 @@ int kvc_head_sample_take(const struct kvc_cache *const cache[2], const struct kv
     out->worst = kvc_alloc(most_worst, sizeof *out->worst);
     int missing = !out->value || !out->worst;
     for (int s = 0; s < 2; s++) {
-        w.rows[s] = kvc_alloc(most_rows, bytes[s]);
-        w.value[s] = kvc_alloc(values, sizeof *w.value[s]);
-        missing |= !w.rows[s] || !w.value[s];
+        w.value[s] = kvc_alloc(w.most_rows, w.values * sizeof *w.value[s]);
+        missing |= !w.value[s];
     }
-    const int status = missing ? kvc_fail_memory(e, "a sample of values")
-                               : take_runs(&w, most_rows, e);
-    for (int s = 0; s < 2; s++) {
-        free(w.rows[s]);
-        free(w.value[s]);
-    }
+    const int status = missing ? kvc_fail_memory(e, "a sample of values") : take_runs(&w, e);
+    for (int s = 0; s < 2; s++) free(w.value[s]);
     return status;
 }
 

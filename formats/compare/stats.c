@@ -12,8 +12,6 @@
 
 /* A channel is an outlier when its rms is above this multiple of its head's median. */
 #define OUTLIER_RATIO 4
-/* Bytes of rows, and of floats, in a batch at most. */
-#define BATCH_BYTES (UINT64_C(1) << 26)
 
 /* Sums over the finite values of one channel. */
 struct channel {
@@ -22,14 +20,12 @@ struct channel {
 };
 
 struct work {
-    uint8_t *rows;
     float *values;
     struct channel *channel; /* heads * dim */
     double *rms;             /* dim, to sort */
 };
 
 static void work_free(struct work *w) {
-    free(w->rows);
     free(w->values);
     free(w->channel);
     free(w->rms);
@@ -81,25 +77,16 @@ static void finish_head(const struct channel *channel, uint64_t dim, double *rms
     for (uint64_t d = 0; d < dim; d++) s->outlier_channels += channel_rms(&channel[d]) > limit;
 }
 
-/* Returns the rows of a batch: those of a block where they fit, so that coded blocks are decoded
- * once. */
-static uint64_t batch_rows(const struct kvc_shape *shape) {
-    uint64_t bytes = kvc_row_bytes(shape), floats = shape->heads * shape->dim * sizeof(float);
-    uint64_t rows = BATCH_BYTES / (bytes > floats ? bytes : floats);
-    return rows > KVC_BLOCK ? KVC_BLOCK : rows ? rows : 1;
-}
-
 static int add_rows(const struct kvc_cache *c, uint32_t tensor, struct work *w,
                     struct kvc_stats *out, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
-    uint64_t width = shape->heads * shape->dim, maximum = batch_rows(shape);
+    uint64_t width = shape->heads * shape->dim, maximum = kvc_floats_at_once(shape);
     for (uint64_t b = 0; b < cells->n_blocks; b++) {
         uint64_t row = cells->block[b], end = cells->block[b + 1];
         while (row < end) {
             uint64_t n = end - row < maximum ? end - row : maximum;
-            if (c->read(c, tensor, row, n, w->rows, e)) return -1;
-            if (kvc_rows_to_floats(c, tensor, w->values, w->rows, n, 1, e)) return -1;
+            if (kvc_read_floats(c, tensor, row, n, w->values, 1, e)) return -1;
             for (uint64_t i = 0; i < n; i++) add_row(shape, w->values + i * width, w->channel, out);
             row += n;
         }
@@ -110,14 +97,13 @@ static int add_rows(const struct kvc_cache *c, uint32_t tensor, struct work *w,
 int kvc_tensor_stats(const struct kvc_cache *c, uint32_t tensor, struct kvc_stats *out,
                      struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
-    uint64_t width = shape->heads * shape->dim, maximum = batch_rows(shape);
-    struct work w = {.rows = kvc_alloc(maximum, kvc_row_bytes(shape)),
-                     .values = kvc_alloc(maximum * width, sizeof *w.values),
+    uint64_t width = shape->heads * shape->dim;
+    struct work w = {.values = kvc_alloc(kvc_floats_at_once(shape), width * sizeof *w.values),
                      .channel = calloc((size_t)width, sizeof *w.channel),
                      .rms = kvc_alloc(shape->dim, sizeof *w.rms)};
     int status = -1;
     memset(out, 0, (size_t)shape->heads * sizeof *out);
-    if (!w.rows || !w.values || !w.channel || !w.rms) {
+    if (!w.values || !w.channel || !w.rms) {
         kvc_fail_memory(e, "statistics");
     } else if (!add_rows(c, tensor, &w, out, e)) {
         for (uint64_t h = 0; h < shape->heads; h++) {

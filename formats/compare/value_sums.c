@@ -8,24 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Bytes of rows, and of floats, that are read at once, unless one row is more. */
-#define BATCH_BYTES (UINT64_C(1) << 25)
-
-struct batch {
-    uint64_t most; /* rows */
-    uint8_t *rows;
-    float *value;
-};
-
-static int open_batch(struct batch *b, const struct kvc_shape *shape) {
-    const uint64_t bytes = kvc_row_bytes(shape), floats = shape->heads * shape->dim * sizeof(float);
-    const uint64_t most = BATCH_BYTES / (bytes > floats ? bytes : floats);
-    b->most = most > KVC_BLOCK ? KVC_BLOCK : most ? most : 1;
-    b->rows = kvc_alloc(b->most, bytes);
-    b->value = kvc_alloc(b->most, floats);
-    return b->rows && b->value ? 0 : -1;
-}
-
 static void add_row(struct kvc_value_sums *s, const float *value) {
     for (uint64_t i = 0; i < s->channels; i++) {
         const double v = (double)value[i];
@@ -41,14 +23,13 @@ static void add_row(struct kvc_value_sums *s, const float *value) {
     s->rows++;
 }
 
+/* Adds rows [row, end). `value` has room for `most` rows. */
 static int add_rows(const struct kvc_cache *c, uint32_t tensor, uint64_t row, uint64_t end,
-                    const struct batch *b, struct kvc_value_sums *s, struct kvc_error *e) {
-    while (row < end) {
-        const uint64_t n = end - row < b->most ? end - row : b->most;
-        if (c->read(c, tensor, row, n, b->rows, e)) return -1;
-        if (kvc_rows_to_floats(c, tensor, b->value, b->rows, n, 1, e)) return -1;
-        for (uint64_t i = 0; i < n; i++) add_row(s, b->value + i * s->channels);
-        row += n;
+                    float *value, uint64_t most, struct kvc_value_sums *s, struct kvc_error *e) {
+    for (uint64_t n; row < end; row += n) {
+        n = end - row < most ? end - row : most;
+        if (kvc_read_floats(c, tensor, row, n, value, 1, e)) return -1;
+        for (uint64_t i = 0; i < n; i++) add_row(s, value + i * s->channels);
     }
     return 0;
 }
@@ -57,22 +38,22 @@ int kvc_value_sums_take(const struct kvc_cache *c, uint32_t tensor, uint64_t mos
                         struct kvc_value_sums *out, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_cells *cells = kvc_tensor_cells(c, tensor);
-    struct batch b = {.most = 0};
+    const uint64_t most = kvc_floats_at_once(shape);
     *out = (struct kvc_value_sums){.channels = shape->heads * shape->dim};
     out->square = kvc_alloc_zeros(out->channels, sizeof *out->square);
     out->finite = kvc_alloc_zeros(out->channels, sizeof *out->finite);
-    int status = open_batch(&b, shape);
-    if (status || !out->square || !out->finite) status = kvc_fail_memory(e, "sums of values");
+    float *value = kvc_alloc(most, out->channels * sizeof *value);
+    int status = value && out->square && out->finite ? 0 : kvc_fail_memory(e, "sums of values");
     uint64_t blocks = cells->n_blocks;
     if (cells->n > most_rows)
         blocks = (uint64_t)((double)blocks * ((double)most_rows / (double)cells->n));
     if (!blocks) blocks = 1;
     for (uint64_t i = 0; i < blocks && i < cells->n_blocks && !status; i++) {
         const uint64_t block = (uint64_t)((double)i / (double)blocks * (double)cells->n_blocks);
-        status = add_rows(c, tensor, cells->block[block], cells->block[block + 1], &b, out, e);
+        status = add_rows(c, tensor, cells->block[block], cells->block[block + 1], value, most, out,
+                          e);
     }
-    free(b.rows);
-    free(b.value);
+    free(value);
     return status;
 }
 

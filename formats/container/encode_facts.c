@@ -6,6 +6,7 @@
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "formats/cache/layers.h"
+#include "formats/cache/scales.h"
 #include "formats/cache/view.h"
 
 #include <inttypes.h>
@@ -21,13 +22,7 @@ static int read_values(const struct kvc_encoding *encoding, unsigned role, uint6
     if (t == KVC_NONE || !kvc_is_float(c->tensor[t].shape.dtype))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the layer has no %s in f32, f16 or bf16",
                         role == KVC_SELECT_V ? "V" : "K");
-    const size_t values = (size_t)(n * c->tensor[t].shape.heads * c->tensor[t].shape.dim);
-    uint8_t *rows = kvc_alloc(values, kvc_dtype_info(c->tensor[t].shape.dtype)->size);
-    if (!rows) return kvc_fail_memory(e, "rows");
-    const int status = c->read(c, t, first, n, rows, e);
-    if (!status) kvc_to_floats(dst, rows, values, c->tensor[t].shape.dtype);
-    free(rows);
-    return status;
+    return kvc_read_floats(c, t, first, n, dst, 0, e);
 }
 
 /* Reads the layer's queries into the encoding, if the cache has any. */

@@ -15,6 +15,7 @@
 #include "codecs/stage.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/layers.h"
+#include "formats/cache/scales.h"
 #include "formats/io/parallel.h"
 #include "formats/model/layer_rope.h"
 #include "formats/model/predictor.h"
@@ -175,18 +176,15 @@ static int64_t sum_squares(const struct measurement *m, uint32_t t,
                            const struct kvc_profile_part *part, struct kvc_rope *rope, double *sum,
                            struct kvc_error *e) {
     const struct kvc_cells *cells = kvc_tensor_cells(m->cache, t);
-    const struct kvc_shape *shape = &m->cache->tensor[t].shape;
     const size_t width = part->heads * part->dim;
-    uint8_t *bytes = kvc_alloc(RUN_ROWS, kvc_row_bytes(shape));
     float *rows = kvc_alloc(RUN_ROWS * width + part->dim, sizeof *rows);
-    int64_t measured = bytes && rows ? 0 : kvc_fail_memory(e, "rows");
+    int64_t measured = rows ? 0 : kvc_fail_memory(e, "rows");
     for (uint64_t run = 0, next = 0; run < SAMPLE_RUNS && measured >= 0 && next < cells->n; run++) {
         uint64_t first = cells->n > RUN_ROWS ? (cells->n - RUN_ROWS) * run / (SAMPLE_RUNS - 1) : 0;
         if (first < next) first = next;
         const uint64_t n = cells->n - first < RUN_ROWS ? cells->n - first : RUN_ROWS;
         next = first + n;
-        if (m->cache->read(m->cache, t, first, n, bytes, e)) measured = -1;
-        else kvc_to_floats(rows, bytes, (size_t)n * width, shape->dtype);
+        if (kvc_read_floats(m->cache, t, first, n, rows, 0, e)) measured = -1;
         for (uint64_t i = 0; i < n && measured >= 0; i++) {
             const int64_t position = kvc_cells_position(cells, first + i);
             float *row = rows + i * width;
@@ -198,7 +196,6 @@ static int64_t sum_squares(const struct measurement *m, uint32_t t,
             measured++;
         }
     }
-    free(bytes);
     free(rows);
     return measured;
 }

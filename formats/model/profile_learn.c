@@ -7,6 +7,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/layers.h"
+#include "formats/cache/scales.h"
 #include "formats/cache/view.h"
 #include "formats/model/layer_rope.h"
 #include "formats/model/profile.h"
@@ -97,17 +98,14 @@ static int part_begin(struct kvc_learnt_part *p, const struct kvc_shape *shape,
 static int profile_learn_add_tensor(const struct kvc_cache *c, uint32_t t,
                                     struct kvc_learnt_part *p, struct kvc_rope *rope,
                                     struct kvc_error *e) {
-    const struct kvc_shape *shape = &c->tensor[t].shape;
     const struct kvc_cells *cells = kvc_tensor_cells(c, t);
     const size_t heads = p->heads, dim = p->dim, width = heads * dim;
-    uint8_t *bytes = kvc_alloc(KVC_BLOCK, kvc_row_bytes(shape));
     float *rows = kvc_alloc(KVC_BLOCK * width + dim, sizeof *rows);
-    int status = bytes && rows ? 0 : kvc_fail_memory(e, "rows");
+    int status = rows ? 0 : kvc_fail_memory(e, "rows");
     for (uint64_t b = 0; b < cells->n_blocks && !status; b++) {
         const uint64_t first = cells->block[b], n = cells->block[b + 1] - first;
         size_t kept = 0;
-        if ((status = c->read(c, t, first, n, bytes, e))) break;
-        kvc_to_floats(rows, bytes, (size_t)n * width, shape->dtype);
+        if ((status = kvc_read_floats(c, t, first, n, rows, 0, e))) break;
         for (uint64_t i = 0; i < n; i++) {
             float *row = rows + i * width;
             const int64_t position = kvc_cells_position(cells, first + i);
@@ -120,7 +118,6 @@ static int profile_learn_add_tensor(const struct kvc_cache *c, uint32_t t,
             status = kvc_gram_add(p->gram + h * dim * dim, rows + h * dim, kept, dim, width, e);
         p->rows += (double)kept;
     }
-    free(bytes);
     free(rows);
     return status;
 }

@@ -11,6 +11,7 @@
 
 #include "codecs/floats.h"
 #include "codecs/memory.h"
+#include "formats/cache/scales.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -32,13 +33,9 @@ struct attended {
 static float *read_all(const struct kvc_cache *c, uint32_t t, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[t].shape;
     const size_t values = (size_t)(shape->tokens * shape->heads * shape->dim);
-    uint8_t *bytes = kvc_alloc(values + 1, kvc_dtype_info(shape->dtype)->size);
     float *rows = kvc_alloc(values + 1, sizeof *rows);
-    int status = bytes && rows ? 0 : kvc_fail_memory(e, "rows");
-    if (!status) status = c->read(c, t, 0, shape->tokens, bytes, e);
-    if (!status) kvc_to_floats(rows, bytes, values, shape->dtype);
-    free(bytes);
-    if (!status) return rows;
+    if (!rows) kvc_fail_memory(e, "rows");
+    else if (!kvc_read_floats(c, t, 0, shape->tokens, rows, 0, e)) return rows;
     free(rows);
     return NULL;
 }
