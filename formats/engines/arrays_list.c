@@ -103,14 +103,6 @@ int kvc_arrays_name_members(struct kvc_array_list *list, const struct kvc_bundle
 
 /* --- the source --- */
 
-int kvc_arrays_own(struct kvc_cache *c, struct kvc_zip_set *zips, struct kvc_error *e) {
-    void *files = kvc_zip_set_take(zips, e);
-    if (!files) return -1;
-    if (!kvc_cache_map(c, kvc_zip_set_close, files, e)) return 0;
-    kvc_zip_set_close(files);
-    return -1;
-}
-
 int kvc_arrays_source(struct kvc_cache *c, const struct kvc_array_list *list,
                       const struct kvc_bundle *b, struct kvc_error *e) {
     for (size_t i = 0; i < list->n; i++)
@@ -122,4 +114,35 @@ int kvc_arrays_source(struct kvc_cache *c, const struct kvc_array_list *list,
         if (!in || kvc_names_extents(c, list->array, list->n, in, e)) return -1;
     }
     return 0;
+}
+
+/* --- zips --- */
+
+struct zips {
+    size_t n;
+    struct kvc_zip_members of[]; /* by member; empty where it is no zip, or not read */
+};
+
+static void free_zips(void *owner) {
+    struct zips *zips = owner;
+    for (size_t i = 0; i < zips->n; i++) kvc_zip_free(&zips->of[i]);
+    free(zips);
+}
+
+struct kvc_cache *kvc_arrays_of_zips(const struct kvc_bundle *b, const struct kvc_import_options *o,
+                                     kvc_arrays_zip_read *read, kvc_arrays_build *build,
+                                     struct kvc_error *e) {
+    struct kvc_array_list list = {.n = 0};
+    if (kvc_name_check_map(o, e)) return NULL;
+    struct kvc_cache *c = kvc_cache_new(e);
+    struct zips *zips = kvc_alloc_after(sizeof *zips, b->n, sizeof *zips->of);
+    if (!c || (zips ? kvc_cache_map(c, free_zips, zips, e) : kvc_fail_memory(e, "zips"))) {
+        free(zips);
+        return kvc_import_end(c, -1);
+    }
+    zips->n = b->n;
+    int status = read(&list, zips->of, b, o, e);
+    if (!status) status = build(c, &list, b, o, e);
+    kvc_arrays_clear(&list);
+    return kvc_import_end(c, status);
 }

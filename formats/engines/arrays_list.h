@@ -5,7 +5,7 @@
 #define KVC_ARRAYS_LIST_H
 
 #include "formats/engines/arrays_read.h"
-#include "formats/io/zip_set.h"
+#include "formats/io/zip_members.h"
 
 struct kvc_array_list {
     struct kvc_array *array; /* in the order of the members, and of their bytes */
@@ -31,12 +31,23 @@ int kvc_arrays_name_members(struct kvc_array_list *list, const struct kvc_bundle
 int kvc_arrays_split(struct kvc_array_list *list, const struct kvc_import_options *o,
                      struct kvc_error *e);
 
-/* Maps a new cache, which owns the temporary files of the zips from then on. */
-int kvc_arrays_own(struct kvc_cache *c, struct kvc_zip_set *zips, struct kvc_error *e);
-
 /* Adds the extents of all members. Adds none where a tensor lies in another input than its member
  * (a decompressed one). */
 int kvc_arrays_source(struct kvc_cache *c, const struct kvc_array_list *list,
                       const struct kvc_bundle *b, struct kvc_error *e);
+
+/* Reads the arrays of a format whose files are zips: zip[i] is room for that of member i. The cache
+ * owns them. */
+typedef int kvc_arrays_zip_read(struct kvc_array_list *list, struct kvc_zip_members *zip,
+                                const struct kvc_bundle *b, const struct kvc_import_options *o,
+                                struct kvc_error *e);
+/* Makes the cache of the arrays: parts, metadata and extents, to kvc_cache_finish(). */
+typedef int kvc_arrays_build(struct kvc_cache *c, struct kvc_array_list *list,
+                             const struct kvc_bundle *b, const struct kvc_import_options *o,
+                             struct kvc_error *e);
+/* Imports the members of a bundle by these two. */
+struct kvc_cache *kvc_arrays_of_zips(const struct kvc_bundle *b, const struct kvc_import_options *o,
+                                     kvc_arrays_zip_read *read, kvc_arrays_build *build,
+                                     struct kvc_error *e);
 
 #endif

@@ -9,7 +9,6 @@
 #include "formats/engines/import.h"
 #include "formats/engines/npy.h"
 #include "formats/io/member_name.h"
-#include "formats/io/zip_set.h"
 #include "formats/io/libarchive.h"
 
 #include <stdio.h>
@@ -88,11 +87,10 @@ static int read_members(struct kvc_zip_members *z, const struct kvc_input *in,
 static const char *const suffixes[] = {".npz", ".npy", NULL};
 
 /* Adds the arrays of a member: an npz, or one array, whose name is that of the file. */
-static int read_member(struct kvc_array_list *list, struct kvc_zip_set *zips,
+static int read_member(struct kvc_array_list *list, struct kvc_zip_members *z,
                        const struct kvc_bundle *b, size_t i, const struct kvc_import_options *o,
                        struct kvc_error *e) {
     const struct kvc_input *in = kvc_bundle_open(b, i, e);
-    struct kvc_zip_members *z = &zips->zip[i];
     if (!in) return -1;
     if (b->is_file || !is_array(b->member[i].name)) {
         if (b->is_file ? read_members(z, in, o, e) : kvc_zip_read(z, in, wants_all, NULL, e))
@@ -107,11 +105,11 @@ static int read_member(struct kvc_array_list *list, struct kvc_zip_set *zips,
     return status ? -1 : kvc_arrays_add(list, &a, e);
 }
 
-static int read_all(struct kvc_array_list *list, struct kvc_zip_set *zips,
+static int read_all(struct kvc_array_list *list, struct kvc_zip_members *zip,
                     const struct kvc_bundle *b, const struct kvc_import_options *o,
                     struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++)
-        if (kvc_member_is_read(b, i, suffixes) && read_member(list, zips, b, i, o, e))
+        if (kvc_member_is_read(b, i, suffixes) && read_member(list, &zip[i], b, i, o, e))
             return kvc_member_failed(b, i, e);
     if (kvc_arrays_name_members(list, b, o, e)) return -1;
     return kvc_arrays_split(list, o, e);
@@ -128,18 +126,7 @@ static int npz_build(struct kvc_cache *c, struct kvc_array_list *list, const str
 
 static struct kvc_cache *npz_import(const struct kvc_bundle *b, const struct kvc_import_options *o,
                                     struct kvc_error *e) {
-    struct kvc_array_list list = {.n = 0};
-    struct kvc_zip_set zips = {.n = 0};
-    struct kvc_cache *c = NULL;
-    if (kvc_name_check_map(o, e) || kvc_zip_set_open(&zips, b->n, e)) return NULL;
-    int status = read_all(&list, &zips, b, o, e);
-    if (!status)
-        status = (c = kvc_cache_new(e)) && !kvc_arrays_own(c, &zips, e)
-                     ? npz_build(c, &list, b, o, e)
-                     : -1;
-    kvc_arrays_clear(&list);
-    kvc_zip_set_free(&zips);
-    return kvc_import_end(c, status);
+    return kvc_arrays_of_zips(b, o, read_all, npz_build, e);
 }
 
 static int npz_probe_file(const struct kvc_bundle *b, size_t i, const struct kvc_input *in,

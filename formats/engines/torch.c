@@ -17,7 +17,6 @@
 #include "formats/engines/import.h"
 #include "formats/engines/pickle.h"
 #include "formats/io/bytes.h"
-#include "formats/io/zip_set.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -496,14 +495,16 @@ static int torch_read_file(struct kvc_array_list *list, struct kvc_zip_members *
     return status;
 }
 
-static int read_files(struct kvc_array_list *list, struct kvc_zip_set *zips,
-                      const struct kvc_bundle *b, struct kvc_error *e) {
+static int read_files(struct kvc_array_list *list, struct kvc_zip_members *zip,
+                      const struct kvc_bundle *b, const struct kvc_import_options *o,
+                      struct kvc_error *e) {
     size_t n = 0;
+    (void)o;
     for (size_t i = 0; i < b->n; i++) {
         if (!kvc_member_is_read(b, i, suffixes)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
         if (!in) return -1;
-        if (torch_read_file(list, &zips->zip[i], i, in, e)) return kvc_member_failed(b, i, e);
+        if (torch_read_file(list, &zip[i], i, in, e)) return kvc_member_failed(b, i, e);
         n++;
     }
     return n ? 0 : kvc_fail(e, KVC_ERR_UNKNOWN_FORMAT, "no file is named *.pt or *.pth");
@@ -511,18 +512,7 @@ static int read_files(struct kvc_array_list *list, struct kvc_zip_set *zips,
 
 static struct kvc_cache *torch_import(const struct kvc_bundle *b,
                                       const struct kvc_import_options *o, struct kvc_error *e) {
-    struct kvc_array_list list = {.n = 0};
-    struct kvc_zip_set zips = {.n = 0};
-    struct kvc_cache *c = NULL;
-    if (kvc_name_check_map(o, e) || kvc_zip_set_open(&zips, b->n, e)) return NULL;
-    int status = read_files(&list, &zips, b, e);
-    if (!status)
-        status = (c = kvc_cache_new(e)) && !kvc_arrays_own(c, &zips, e)
-                     ? torch_build(c, &list, b, o, e)
-                     : -1;
-    kvc_arrays_clear(&list);
-    kvc_zip_set_free(&zips);
-    return kvc_import_end(c, status);
+    return kvc_arrays_of_zips(b, o, read_files, torch_build, e);
 }
 
 /* --- the format --- */

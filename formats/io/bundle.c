@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -242,13 +241,11 @@ static int read_members(struct kvc_bundle *b, struct archive *a, int fd, struct 
 /* Opens every member as a part of the spooled bytes. */
 static int open_spooled(struct kvc_bundle *b, int fd, struct kvc_error *e) {
     uint64_t at = 0;
-    if (kvc_spool_map(fd, &b->spool, &b->spool_size, e)) return -1;
+    if (kvc_spool_input(&b->spool, fd, b->name, e)) return -1;
     for (size_t i = 0; i < b->n; i++) {
         struct kvc_member *m = &b->member[i];
         if (!(m->in = calloc(1, sizeof *m->in))) return kvc_fail_memory(e, "members");
-        kvc_input_memory(m->in, m->name,
-                         m->size ? (const uint8_t *)b->spool + at : (const uint8_t *)"",
-                         (size_t)m->size);
+        kvc_input_memory(m->in, m->name, b->spool.data + at, (size_t)m->size);
         at += m->size;
     }
     return 0;
@@ -320,7 +317,7 @@ void kvc_bundle_close(struct kvc_bundle *b) {
         free(b->member[i].name);
     }
     if (!b->is_file) free(b->member);
-    if (b->spool) munmap(b->spool, (size_t)b->spool_size);
+    kvc_input_close(&b->spool);
     free(b->folder);
     memset(b, 0, sizeof *b);
 }

@@ -24,10 +24,8 @@ struct kvc_bundle {
     struct kvc_member *member;
     char *folder;             /* NULL: not a folder */
     struct kvc_input_how how; /* of opening its files */
-    /* the members of an archive, one after another; NULL: not an archive */
-    void *spool;
-    uint64_t spool_size;
-    struct kvc_member one; /* of one file */
+    struct kvc_input spool;   /* the members of an archive, one after another */
+    struct kvc_member one;    /* of one file */
 };
 
 /* Makes a bundle of one file. The input belongs to the caller and must outlive the bundle. */

@@ -66,9 +66,17 @@ static int map_fd(int fd, void **map, uint64_t *size, struct kvc_error *e) {
     return 0;
 }
 
-int kvc_spool_map(int fd, void **map, uint64_t *size, struct kvc_error *e) {
+/* Maps the whole of fd and closes it. *map is NULL and *size 0 for an empty file. */
+static int spool_map(int fd, void **map, uint64_t *size, struct kvc_error *e) {
     int status = map_fd(fd, map, size, e);
     close(fd);
+    return status;
+}
+
+int kvc_spool_input(struct kvc_input *in, int fd, const char *name, struct kvc_error *e) {
+    kvc_input_memory(in, name, nothing, 0);
+    const int status = spool_map(fd, &in->map, &in->size, e);
+    if (in->map) in->data = in->map;
     return status;
 }
 
@@ -108,7 +116,7 @@ static int spool_write(struct spool *s, const void *data, size_t n, struct kvc_e
 /* Maps the written bytes when `status` is 0, and closes the file. */
 static int spool_finish(struct spool *s, int status, void **map, uint64_t *size,
                         struct kvc_error *e) {
-    if (!status && !spool_head(s, e)) return kvc_spool_map(s->fd, map, size, e);
+    if (!status && !spool_head(s, e)) return spool_map(s->fd, map, size, e);
     close(s->fd);
     return -1;
 }

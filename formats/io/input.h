@@ -90,10 +90,10 @@ const uint8_t *kvc_window_at(struct kvc_window *w, uint64_t offset, uint64_t n,
 void kvc_window_close(struct kvc_window *w);
 
 /* Opens an unlinked temporary file to spool to. Returns its descriptor, or -1 with *e.
- * kvc_spool_map() maps it after writing. */
+ * kvc_spool_input() maps it after writing. */
 int kvc_spool_open(struct kvc_error *e);
 int kvc_spool_write(int fd, const void *data, size_t n, struct kvc_error *e);
-/* Maps the whole of fd and closes it. *map is NULL and *size 0 for an empty file. */
-int kvc_spool_map(int fd, void **map, uint64_t *size, struct kvc_error *e);
+/* Makes an input of what was written, and closes fd. `name` must outlive it. */
+int kvc_spool_input(struct kvc_input *in, int fd, const char *name, struct kvc_error *e);
 
 #endif

@@ -12,7 +12,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 /* Deflate compresses by at most a factor of 1032: a zip that claims more is malicious. */
@@ -24,23 +23,10 @@ struct reader {
     struct kvc_window window; /* the bytes that libarchive reads */
     uint64_t at;              /* libarchive reads on from here */
     struct archive *archive;
-    int spool;        /* descriptor; -1 when nothing was spooled, or when it is mapped */
+    int spool;        /* descriptor; -1 when nothing was spooled */
     uint64_t spooled; /* bytes in it */
     uint64_t claimed; /* sizes of all members */
 };
-
-/* The decompressed members. */
-struct kvc_zip_spool {
-    void *map;
-    uint64_t size;
-    struct kvc_input in; /* of the spool */
-};
-
-void kvc_zip_spool_close(void *owner) {
-    struct kvc_zip_spool *s = owner;
-    if (s && s->map) munmap(s->map, (size_t)s->size);
-    free(s);
-}
 
 static int fail_zip(struct reader *z, const char *what, struct kvc_error *e) {
     const char *text = kvc_libarchive.error_string(z->archive);
@@ -199,30 +185,19 @@ static int read_zip(struct reader *z, kvc_zip_wants *wants, const void *state,
     return check_duplicates(z->members, e);
 }
 
-/* Maps the decompressed members. */
-static int map_spool(struct reader *z, struct kvc_error *e) {
-    struct kvc_zip_spool *s = z->members->spool;
-    int status = 0;
-    if (z->spool >= 0) status = kvc_spool_map(z->spool, &s->map, &s->size, e);
-    z->spool = -1;
-    kvc_input_memory(&s->in, z->members->in->name, s->map ? s->map : (const void *)"",
-                     (size_t)s->size);
-    return status;
-}
-
 int kvc_zip_read(struct kvc_zip_members *z, const struct kvc_input *in, kvc_zip_wants *wants,
                  const void *state, struct kvc_error *e) {
     struct reader r = {.members = z, .window = {.in = in}, .spool = -1};
     if (kvc_libarchive_load(e)) return -1;
-    *z = (struct kvc_zip_members){.in = in, .spool = calloc(1, sizeof *z->spool)};
-    if (!z->spool) return kvc_fail_memory(e, "members");
+    *z = (struct kvc_zip_members){.in = in};
+    kvc_input_memory(&z->spool, in->name, "", 0);
     /* libarchive accepts every name of a member only in a UTF-8 locale; it is that of this thread
      * meanwhile */
     struct kvc_utf8_locale utf8 = kvc_utf8_begin();
     int status = read_zip(&r, wants, state, e);
     kvc_utf8_end(&utf8);
-    if (!status) status = map_spool(&r, e);
-    if (r.spool >= 0) close(r.spool);
+    if (r.spool >= 0 && status) close(r.spool);
+    else if (r.spool >= 0) status = kvc_spool_input(&z->spool, r.spool, in->name, e);
     kvc_libarchive.read_free(r.archive);
     kvc_window_close(&r.window);
     kvc_zip_close(&r.places);
@@ -233,10 +208,10 @@ int kvc_zip_read(struct kvc_zip_members *z, const struct kvc_input *in, kvc_zip_
 void kvc_zip_free(struct kvc_zip_members *z) {
     for (size_t i = 0; i < z->n; i++) free(z->member[i].name);
     free(z->member);
-    if (!z->spool_is_taken) kvc_zip_spool_close(z->spool);
+    kvc_input_close(&z->spool);
     *z = (struct kvc_zip_members){.n = 0};
 }
 
 const struct kvc_input *kvc_zip_member_input(const struct kvc_zip_members *z, size_t i) {
-    return z->member[i].in_place ? z->in : &z->spool->in;
+    return z->member[i].in_place ? z->in : &z->spool;
 }

@@ -14,14 +14,11 @@ struct kvc_zip_member {
     uint64_t at, size; /* of the bytes, in one or the other */
 };
 
-struct kvc_zip_spool;
-
 struct kvc_zip_members {
     const struct kvc_input *in;
     struct kvc_zip_member *member; /* in the order of the file */
     size_t n;
-    struct kvc_zip_spool *spool;
-    int spool_is_taken; /* 1: whoever set it calls kvc_zip_spool_close(spool) */
+    struct kvc_input spool; /* the members that were decompressed */
 };
 
 /* Returns 1 when a member is to be read. */
@@ -32,9 +29,8 @@ typedef int kvc_zip_wants(const void *state, const char *name);
 int kvc_zip_read(struct kvc_zip_members *z, const struct kvc_input *in, kvc_zip_wants *wants,
                  const void *state, struct kvc_error *e);
 void kvc_zip_free(struct kvc_zip_members *z);
-void kvc_zip_spool_close(void *owner);
 
-/* Returns the input that holds the bytes of member i. */
+/* Returns the input that holds the bytes of member i, until kvc_zip_free(). */
 const struct kvc_input *kvc_zip_member_input(const struct kvc_zip_members *z, size_t i);
 
 #endif
