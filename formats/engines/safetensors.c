@@ -25,61 +25,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Entries of "__metadata__", for both directions. Files of other programs hold them as text, if at
- * all; an entry that cannot be parsed counts as not recorded. */
-enum fact_type {
-    FACT_TEXT,
-    FACT_SCALES,
-    FACT_COUNT,
-    FACT_NUMBER,
-    FACT_TILE,
-    FACT_KNOWN,
-    FACT_HASH,
-    FACT_COUNTS,
-    FACT_OBJECT
-};
+/* Entries of "__metadata__", for both directions, of the types that facts have (facts.h). Files of
+ * other programs hold them as text, if at all; an entry that cannot be parsed counts as not
+ * recorded. */
 static const struct fact {
     const char *name, *key;
-    enum fact_type type;
 } facts[] = {
-    {"model", KVC_KEY_MODEL_NAME, FACT_TEXT},
-    {"architecture", KVC_KEY_MODEL_ARCH, FACT_TEXT},
-    {"n_layers", KVC_KEY_MODEL_LAYERS, FACT_COUNT},
-    {"n_heads", KVC_KEY_MODEL_HEADS, FACT_COUNT},
-    {"n_kv_heads", KVC_KEY_MODEL_KV_HEADS, FACT_COUNT},
-    {"head_dim", KVC_KEY_MODEL_HEAD_DIM, FACT_COUNT},
-    {"hidden", KVC_KEY_HIDDEN_STATES, FACT_TEXT},
-    {"k_rope", KVC_KEY_ROPE_K, FACT_TEXT},
-    {"rope_type", KVC_KEY_ROPE_TYPE, FACT_TEXT},
-    {"rope_theta", KVC_KEY_ROPE_THETA, FACT_NUMBER},
-    {"rope_dim", KVC_KEY_ROPE_DIM, FACT_COUNT},
-    {"rope_factor", KVC_KEY_ROPE_FACTOR, FACT_NUMBER},
-    {"rope_original_context", KVC_KEY_ROPE_ORIGINAL, FACT_COUNT},
-    {"rope_source", KVC_KEY_ROPE_SOURCE, FACT_TEXT},
-    {"rope_sections", KVC_KEY_ROPE_SECTIONS, FACT_COUNTS}, /* a JSON list */
-    {"rope_scaling", KVC_KEY_ROPE_SCALING, FACT_OBJECT},   /* read_scaling() reads it */
-    {"tokens_first", KVC_KEY_TOKENS_FIRST, FACT_COUNT},
-    {"hadamard_k", KVC_KEY_HADAMARD_K, FACT_TILE}, /* "unknown", or written unless 0 */
-    {"hadamard_v", KVC_KEY_HADAMARD_V, FACT_TILE},
-    {"heads_known", KVC_KEY_HEADS_KNOWN, FACT_KNOWN}, /* written only as "false" */
-    {"layers_known", KVC_KEY_LAYERS_KNOWN, FACT_KNOWN},
-    {"head_dim_v", KVC_KEY_MODEL_HEAD_DIM_V, FACT_COUNT},
-    {"sliding_window", KVC_KEY_WINDOW, FACT_COUNT},
-    {"adapters", KVC_KEY_MODEL_ADAPTERS, FACT_TEXT},
-    {"scale_k", KVC_KEY_SCALE_K, FACT_SCALES},
-    {"scale_v", KVC_KEY_SCALE_V, FACT_SCALES},
-    {"scale_source", KVC_KEY_SCALE_SOURCE, FACT_TEXT},
-    {"shard_rank", KVC_KEY_SHARD_RANK, FACT_COUNT},
-    {"shard_ranks", KVC_KEY_SHARD_RANKS, FACT_COUNT},
-    {"shard_set", KVC_KEY_SHARD_SET, FACT_HASH},
-    {"tokenizer_sha256", KVC_KEY_TOKENIZER, FACT_HASH},
-    {"values_recipe", KVC_KEY_VALUES_RECIPE, FACT_TEXT},
-    {"values_profile", KVC_KEY_VALUES_PROFILE, FACT_HASH},
-    {"values_content", KVC_KEY_VALUES_CONTENT, FACT_HASH},
-    {"fingerprint_gguf_sampled", KVC_KEY_FINGERPRINT "gguf.sampled", FACT_HASH},
-    {"fingerprint_gguf_pieces", KVC_KEY_FINGERPRINT "gguf.pieces", FACT_HASH},
-    {"fingerprint_safetensors_sampled", KVC_KEY_FINGERPRINT "safetensors.sampled", FACT_HASH},
-    {"fingerprint_safetensors_pieces", KVC_KEY_FINGERPRINT "safetensors.pieces", FACT_HASH},
+    {"model", KVC_KEY_MODEL_NAME},
+    {"architecture", KVC_KEY_MODEL_ARCH},
+    {"n_layers", KVC_KEY_MODEL_LAYERS},
+    {"n_heads", KVC_KEY_MODEL_HEADS},
+    {"n_kv_heads", KVC_KEY_MODEL_KV_HEADS},
+    {"head_dim", KVC_KEY_MODEL_HEAD_DIM},
+    {"hidden", KVC_KEY_HIDDEN_STATES},
+    {"k_rope", KVC_KEY_ROPE_K},
+    {"rope_type", KVC_KEY_ROPE_TYPE},
+    {"rope_theta", KVC_KEY_ROPE_THETA},
+    {"rope_dim", KVC_KEY_ROPE_DIM},
+    {"rope_factor", KVC_KEY_ROPE_FACTOR},
+    {"rope_original_context", KVC_KEY_ROPE_ORIGINAL},
+    {"rope_source", KVC_KEY_ROPE_SOURCE},
+    {"rope_sections", KVC_KEY_ROPE_SECTIONS}, /* a JSON list */
+    {"rope_scaling", KVC_KEY_ROPE_SCALING},   /* read_scaling() reads it */
+    {"tokens_first", KVC_KEY_TOKENS_FIRST},
+    {"hadamard_k", KVC_KEY_HADAMARD_K}, /* "unknown", or written unless 0 */
+    {"hadamard_v", KVC_KEY_HADAMARD_V},
+    {"heads_known", KVC_KEY_HEADS_KNOWN}, /* written only as "false" */
+    {"layers_known", KVC_KEY_LAYERS_KNOWN},
+    {"head_dim_v", KVC_KEY_MODEL_HEAD_DIM_V},
+    {"sliding_window", KVC_KEY_WINDOW},
+    {"adapters", KVC_KEY_MODEL_ADAPTERS},
+    {"scale_k", KVC_KEY_SCALE_K},
+    {"scale_v", KVC_KEY_SCALE_V},
+    {"scale_source", KVC_KEY_SCALE_SOURCE},
+    {"shard_rank", KVC_KEY_SHARD_RANK},
+    {"shard_ranks", KVC_KEY_SHARD_RANKS},
+    {"shard_set", KVC_KEY_SHARD_SET},
+    {"tokenizer_sha256", KVC_KEY_TOKENIZER},
+    {"values_recipe", KVC_KEY_VALUES_RECIPE},
+    {"values_profile", KVC_KEY_VALUES_PROFILE},
+    {"values_content", KVC_KEY_VALUES_CONTENT},
+    {"fingerprint_gguf_sampled", KVC_KEY_FINGERPRINT "gguf.sampled"},
+    {"fingerprint_gguf_pieces", KVC_KEY_FINGERPRINT "gguf.pieces"},
+    {"fingerprint_safetensors_sampled", KVC_KEY_FINGERPRINT "safetensors.sampled"},
+    {"fingerprint_safetensors_pieces", KVC_KEY_FINGERPRINT "safetensors.pieces"},
 };
 
 /* --- reading --- */
@@ -113,6 +102,10 @@ static int parse_count(const char *text, uint64_t *count) {
 
 static size_t hash_bytes(const struct fact *fact) {
     return strcmp(fact->key, KVC_KEY_SHARD_SET) ? KVC_SHA256_BYTES : KVC_SHARD_SET_BYTES;
+}
+
+static int is_tile(const struct fact *fact) {
+    return strcmp(fact->key, KVC_KEY_HADAMARD_K) == 0 || strcmp(fact->key, KVC_KEY_HADAMARD_V) == 0;
 }
 
 /* Reads n bytes as hexadecimal digits. */
@@ -169,30 +162,25 @@ static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char 
     uint64_t count;
     double number;
     uint8_t hash[KVC_SHA256_BYTES];
-    switch (fact->type) {
-    case FACT_TEXT:
-        if (strcmp(fact->name, "k_rope") == 0 && strcmp(text, "post") && strcmp(text, "pre"))
-            return 0;
-        return kvc_meta_set_text(meta, fact->key, text, e);
-    case FACT_SCALES:
-        return kvc_scales_check(text) ? 0 : kvc_meta_set_text(meta, fact->key, text, e);
-    case FACT_COUNT:
+    switch (kvc_fact_type(fact->key)) {
+    case KVC_META_BOOL: return strcmp(text, "false") ? 0 : kvc_meta_set_bool(meta, fact->key, 0, e);
+    case KVC_META_U64:
+        if (is_tile(fact) && strcmp(text, "unknown") == 0) kvc_meta_remove(meta, fact->key);
         return parse_count(text, &count) ? 0 : kvc_meta_set_u64(meta, fact->key, count, e);
-    case FACT_TILE:
-        if (strcmp(text, "unknown") == 0) kvc_meta_remove(meta, fact->key);
-        return parse_count(text, &count) ? 0 : kvc_meta_set_u64(meta, fact->key, count, e);
-    case FACT_NUMBER:
+    case KVC_META_U64S: return read_counts(meta, fact->key, text, e);
+    case KVC_META_F64:
         number = parse_number(text);
         return number > 0 ? kvc_meta_set_f64(meta, fact->key, number, e) : 0;
-    case FACT_OBJECT: return 0;
-    case FACT_COUNTS: return read_counts(meta, fact->key, text, e);
-    case FACT_KNOWN: return strcmp(text, "false") ? 0 : kvc_meta_set_bool(meta, fact->key, 0, e);
-    case FACT_HASH:
+    case KVC_META_BYTES:
         return parse_hash(text, hash, hash_bytes(fact))
                    ? 0
                    : kvc_meta_set_bytes(meta, fact->key, hash, hash_bytes(fact), e);
+    default: /* read_scaling() has read the object */
+        if (strcmp(fact->key, KVC_KEY_ROPE_SCALING) == 0 ||
+            kvc_fact_value_check(fact->key, text, NULL))
+            return 0;
+        return kvc_meta_set_text(meta, fact->key, text, e);
     }
-    return 0;
 }
 
 /* The headers of the members that are read, and all their arrays. */
@@ -310,35 +298,31 @@ static char *print_counts(const struct kvc_meta_entry *entry) {
 static int write_fact(struct kvc_safetensors_writer *to, const struct kvc_meta *meta,
                       const struct fact *fact, struct kvc_error *e) {
     const struct kvc_meta_entry *entry = kvc_meta_find(meta, fact->key);
+    const enum kvc_meta_type type = kvc_fact_type(fact->key);
     const uint64_t count = kvc_meta_u64(meta, fact->key, 0);
-    char text[2 * KVC_SHA256_BYTES + 1];
-    int status = 0;
-    if (!entry)
-        return fact->type == FACT_TILE ? kvc_safetensors_add_text(to, fact->name, "unknown", e) : 0;
-    if (fact->type == FACT_TEXT || fact->type == FACT_SCALES || fact->type == FACT_OBJECT)
-        return kvc_safetensors_add_text(to, fact->name, kvc_meta_text(meta, fact->key, ""), e);
-    if (fact->type == FACT_KNOWN && !kvc_meta_bool(meta, fact->key, 1))
-        return kvc_safetensors_add_text(to, fact->name, "false", e);
-    if (fact->type == FACT_COUNT || (fact->type == FACT_TILE && count)) {
-        snprintf(text, sizeof text, "%" PRIu64, count);
-        return kvc_safetensors_add_text(to, fact->name, text, e);
+    char text[2 * KVC_SHA256_BYTES + 1] = "", *made = NULL;
+    if (!entry) return is_tile(fact) ? kvc_safetensors_add_text(to, fact->name, "unknown", e) : 0;
+    switch (type) {
+    case KVC_META_BOOL:
+        if (!kvc_meta_bool(meta, fact->key, 1)) snprintf(text, sizeof text, "false");
+        break;
+    case KVC_META_U64:
+        if (count || !is_tile(fact)) snprintf(text, sizeof text, "%" PRIu64, count);
+        break;
+    case KVC_META_BYTES:
+        if (entry->size == hash_bytes(fact)) kvc_hex(entry->value, hash_bytes(fact), text);
+        break;
+    case KVC_META_U64S:
+    case KVC_META_F64:
+        made = type == KVC_META_F64 ? print_number(kvc_meta_f64(meta, fact->key, 0))
+                                    : print_counts(entry);
+        if (!made) return kvc_fail_memory(e, "the header");
+        break;
+    default: return kvc_safetensors_add_text(to, fact->name, kvc_meta_text(meta, fact->key, ""), e);
     }
-    if (fact->type == FACT_COUNTS) {
-        char *list = print_counts(entry);
-        if (!list) return kvc_fail_memory(e, "the header");
-        status = kvc_safetensors_add_text(to, fact->name, list, e);
-        free(list);
-    }
-    if (fact->type == FACT_HASH && entry->size == hash_bytes(fact)) {
-        kvc_hex(entry->value, hash_bytes(fact), text);
-        return kvc_safetensors_add_text(to, fact->name, text, e);
-    }
-    if (fact->type == FACT_NUMBER) {
-        char *number = print_number(kvc_meta_f64(meta, fact->key, 0));
-        if (!number) return kvc_fail_memory(e, "the header");
-        if (*number) status = kvc_safetensors_add_text(to, fact->name, number, e);
-        free(number);
-    }
+    const char *value = made ? made : text;
+    const int status = *value ? kvc_safetensors_add_text(to, fact->name, value, e) : 0;
+    free(made);
     return status;
 }
 
