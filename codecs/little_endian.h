@@ -3,6 +3,8 @@
 #ifndef KVC_LITTLE_ENDIAN_H
 #define KVC_LITTLE_ENDIAN_H
 
+#include "kernels/float_bits.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -26,6 +28,12 @@ static inline void put_u32(uint8_t *p, uint32_t v) {
 static inline void put_u64(uint8_t *p, uint64_t v) {
     put_u32(p, (uint32_t)v);
     put_u32(p + 4, (uint32_t)(v >> 32));
+}
+static inline float get_f32(const uint8_t *p) {
+    return kvc_bits_to_float(get_u32(p));
+}
+static inline void put_f32(uint8_t *p, float x) {
+    put_u32(p, kvc_float_to_bits(x));
 }
 static inline double get_f64(const uint8_t *p) {
     const uint64_t bits = get_u64(p);

@@ -68,12 +68,6 @@ static void put_text(struct items *out, uint8_t tag, const char *word, const cha
     prefix_space_put(out, tag, word, 1, text, strlen(text));
 }
 
-static void put_real(uint8_t bytes[4], float v) {
-    uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    put_u32(bytes, bits);
-}
-
 /* Returns the entry of a key; NULL: the key is absent, empty or of another type than it has. */
 static const struct kvc_meta_entry *prefix_space_find(const struct kvc_meta *meta,
                                                       const char *key) {
@@ -89,7 +83,7 @@ static void put_fact(struct items *out, uint8_t tag, const struct kvc_meta *meta
     if (!entry) {
         prefix_space_put(out, tag, key, is_text, NULL, 0);
     } else if (entry->type == KVC_META_F64) {
-        put_real(real, (float)kvc_meta_f64(meta, key, 0));
+        put_f32(real, (float)kvc_meta_f64(meta, key, 0));
         prefix_space_put(out, tag, key, 0, real, sizeof real);
     } else {
         prefix_space_put(out, tag, key, is_text, entry->value, (size_t)entry->size);
@@ -221,7 +215,7 @@ static int add_scales(struct kvc_sink *to, const struct kvc_cache *c, const stru
     int known = scale ? kvc_scales_of(c, meta, tensor, scale, e) : kvc_fail_memory(e, "scales");
     for (uint64_t h = 0; known > 0 && h < heads; h++) {
         uint8_t bytes[4];
-        put_real(bytes, scale[h]);
+        put_f32(bytes, scale[h]);
         if (kvc_sink_write(to, bytes, sizeof bytes, e)) known = -1;
     }
     free(scale);

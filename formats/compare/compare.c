@@ -3,6 +3,7 @@
 
 #include "codecs/memory.h"
 #include "formats/cache/scales.h"
+#include "kernels/float_bits.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -146,16 +147,11 @@ struct comparison {
     uint64_t matched; /* number of the matched row whose values are compared */
 };
 
-static uint32_t bits_of(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
 /* `encoded`: the result for the encoded bytes, in exact comparisons. */
 static int pair_differs(const struct kvc_compare_options *o, float a, float b, int encoded) {
-    if (o->exact) return encoded || bits_of(a) != bits_of(b);
-    if (!isfinite(a) || !isfinite(b)) return bits_of(a) != bits_of(b);
+    const int other_bits = kvc_float_to_bits(a) != kvc_float_to_bits(b);
+    if (o->exact) return encoded || other_bits;
+    if (!isfinite(a) || !isfinite(b)) return other_bits;
     return !(fabs((double)a - (double)b) <= o->abs + o->rel * fabs((double)b));
 }
 

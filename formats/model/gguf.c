@@ -324,12 +324,7 @@ uint64_t kvc_gguf_u64(const struct kvc_gguf *g, const char *key, uint64_t otherw
 double kvc_gguf_f64(const struct kvc_gguf *g, const char *key, double otherwise) {
     const struct kvc_gguf_entry *entry = kvc_gguf_find(g, key);
     if (!entry || entry->array) return otherwise;
-    if (entry->type == KVC_GGUF_F32) {
-        uint32_t bits = get_u32(entry->items);
-        float v;
-        memcpy(&v, &bits, sizeof v);
-        return (double)v;
-    }
+    if (entry->type == KVC_GGUF_F32) return (double)get_f32(entry->items);
     return entry->type == KVC_GGUF_F64 ? get_f64(entry->items) : otherwise;
 }
 

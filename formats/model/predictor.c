@@ -2,6 +2,7 @@
 #include "formats/model/predictor.h"
 
 #include "codecs/float_env.h"
+#include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "formats/model/profile_state.h"
 #include "kernels/kernels.h"
@@ -46,7 +47,7 @@ static int list_inputs(const struct kvc_profile *p, uint32_t layer, int is_v,
 static int is_small(const struct kvc_profile_array *a) {
     const uint64_t n = a->dim[0] * a->dim[1];
     for (uint64_t i = 0; i < n; i++)
-        if (!(fabsf(kvc_profile_f32(a->data, i)) < 0x1p40f)) return 0;
+        if (!(fabsf(get_f32(a->data + 4 * i)) < 0x1p40f)) return 0;
     return 1;
 }
 
@@ -116,8 +117,8 @@ static int make_small(const struct kvc_profile *p, uint32_t layer, int is_v, int
         return kvc_fail_memory(e, "a profile");
     float *means = s->small_numbers, *gains = means + width;
     for (size_t i = 0; i < width; i++) {
-        means[predictor_place(i, dim, half, interleaved)] = kvc_profile_f32(mean.data, i);
-        gains[predictor_place(i, dim, half, interleaved)] = kvc_profile_f32(gain.data, i);
+        means[predictor_place(i, dim, half, interleaved)] = get_f32(mean.data + 4 * i);
+        gains[predictor_place(i, dim, half, interleaved)] = get_f32(gain.data + 4 * i);
     }
     s->small = (struct kvc_small){width, means, gains};
     s->small_made = 1;
@@ -157,8 +158,8 @@ static int make(const struct kvc_profile *p, uint32_t layer, int is_v, int inter
         int8_t *weights = s->weight + kvc_dot_place(inputs, to, 0);
         for (size_t j = 0; j < n; j++)
             weights[kvc_dot_place(inputs, 0, place_of[j])] = (int8_t)weight.data[i * n + j];
-        s->numbers[to] = kvc_profile_f32(scale.data, i);
-        s->numbers[outputs + to] = kvc_profile_f32(mean.data, i);
+        s->numbers[to] = get_f32(scale.data + 4 * i);
+        s->numbers[outputs + to] = get_f32(mean.data + 4 * i);
     }
     free(place_of);
     if (status) return -1;

@@ -378,11 +378,11 @@ static int make_basis(const struct kvc_profile *p, uint32_t layer, const struct 
           *variance = scale + width;
     int8_t *code = (int8_t *)(variance + width);
     for (size_t i = 0; i < width && file_mean; i++)
-        mean[i / dim * dim + kvc_profile_place(i % dim, half, interleaved)] =
-            kvc_profile_f32(file_mean, i);
+        mean[i / dim * dim + kvc_profile_place(i % dim, half, interleaved)] = get_f32(file_mean +
+                                                                                      4 * i);
     for (size_t i = 0; i < width; i++) {
-        scale[i] = kvc_profile_f32(a->scale.data, i);
-        if (a->has_variance) variance[i] = kvc_profile_f32(a->variance.data, i);
+        scale[i] = get_f32(a->scale.data + 4 * i);
+        if (a->has_variance) variance[i] = get_f32(a->variance.data + 4 * i);
         for (size_t d = 0; d < dim; d++)
             code[i * dim + kvc_profile_place(d, half, interleaved)] =
                 (int8_t)a->basis.data[i * dim + d];
@@ -459,7 +459,7 @@ static int make_queries(const struct kvc_profile *p, uint32_t layer, const struc
                 s->query[(q * heads + h) * dim +
                          kvc_profile_place(d, p->half[layer], interleaved)] =
                     (float)(int8_t)a->queries.data[(h * n + q) * dim + d] *
-                    kvc_profile_f32(a->queries_scale.data, h * n + q);
+                    get_f32(a->queries_scale.data + 4 * (h * n + q));
     s->part.query = s->query;
     s->part.query_heads = heads;
     s->part.n_queries = n;

@@ -30,20 +30,12 @@ int kvc_profile_array(const struct kvc_profile *p, uint32_t layer, const char *w
     return 1;
 }
 
-float kvc_profile_f32(const uint8_t *data, size_t i) {
-    const uint32_t bits = get_u32(data + 4 * i);
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 int kvc_profile_finite(const struct kvc_profile_array *a, float minimum, const char *what,
                        uint32_t layer, struct kvc_error *e) {
     uint64_t n = 1;
     for (unsigned i = 0; i < a->rank; i++) n *= a->dim[i];
     for (uint64_t i = 0; i < n; i++)
-        if (!(fabsf(kvc_profile_f32(a->data, i)) < 0x1p100f) ||
-            kvc_profile_f32(a->data, i) < minimum)
+        if (!(fabsf(get_f32(a->data + 4 * i)) < 0x1p100f) || get_f32(a->data + 4 * i) < minimum)
             return kvc_fail(e, KVC_ERR_DAMAGED, "'layers.%" PRIu32 ".%s' has a value out of range",
                             layer, what);
     return 0;

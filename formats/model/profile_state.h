@@ -68,7 +68,6 @@ int kvc_profile_numbers(const struct kvc_profile *p, uint32_t layer, int is_v, c
  * messages. */
 int kvc_profile_finite(const struct kvc_profile_array *a, float minimum, const char *what,
                        uint32_t layer, struct kvc_error *e);
-float kvc_profile_f32(const uint8_t *data, size_t i);
 /* Returns the place in a cache of channel d of a head, whose channels are paired as halves in the
  * file. */
 size_t kvc_profile_place(size_t d, size_t half, int interleaved);

@@ -8,6 +8,7 @@
 
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
+#include "codecs/little_endian.h"
 #include "formats/cache/format.h"
 #include "formats/container/container.h"
 #include "formats/container/salvage.h"
@@ -303,7 +304,7 @@ static float weight_of_v(const struct kvc_profile *p, uint32_t layer) {
     struct kvc_profile_array a;
     struct kvc_error e;
     assert_int_equal(kvc_profile_array(p, layer, "v.weight", "F32", 1, &a, &e), 1);
-    return kvc_profile_f32(a.data, 0);
+    return get_f32(a.data);
 }
 
 /* Layers whose queries attend to far tokens matter, and so do early layers; those that attend to
