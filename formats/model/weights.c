@@ -221,16 +221,24 @@ static int norm_is_less_one(const struct kvc_weights *w) {
     return 0;
 }
 
+/* Loads a norm, where the file has one, with as many channels as a head has by their order. Returns
+ * as kvc_weights_find() does. */
+static int load_ordered_norm(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
+                             enum kvc_weight which, uint32_t layer,
+                             const struct kvc_weights_order *o, float **norm, struct kvc_error *e) {
+    struct kvc_weights_tensor t;
+    const int found = kvc_weights_find(w, naming, which, layer, &t, e);
+    if (found <= 0) return found;
+    if (load_vector(&t, o->dim, o, norm, e)) return -1;
+    for (uint64_t i = 0; norm_is_less_one(w) && i < o->dim; i++) (*norm)[i] += 1;
+    return 1;
+}
+
 int kvc_weights_norm(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
                      enum kvc_weight which, uint32_t layer, uint64_t n, float **norm,
                      struct kvc_error *e) {
-    struct kvc_weights_tensor t;
     const struct kvc_weights_order as_it_is = {n, 0, KVC_PAIRING_NONE, KVC_PAIRING_NONE};
-    const int found = kvc_weights_find(w, naming, which, layer, &t, e);
-    if (found <= 0) return found;
-    if (load_vector(&t, n, &as_it_is, norm, e)) return -1;
-    for (uint64_t i = 0; norm_is_less_one(w) && i < n; i++) (*norm)[i] += 1;
-    return 1;
+    return load_ordered_norm(w, naming, which, layer, &as_it_is, norm, e);
 }
 
 static int load_norm(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
@@ -337,18 +345,6 @@ void kvc_projection_free(struct kvc_projection *p) {
     memset(p, 0, sizeof *p);
 }
 
-/* Loads the norm of each head of K or of queries, where the file has one. */
-static int load_head_norm(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
-                          enum kvc_weight which, uint32_t layer, const struct kvc_weights_order *o,
-                          float **norm, struct kvc_error *e) {
-    struct kvc_weights_tensor t;
-    const int found = kvc_weights_find(w, naming, which, layer, &t, e);
-    if (found <= 0) return found;
-    if (load_vector(&t, o->dim, o, norm, e)) return -1;
-    for (uint64_t i = 0; norm_is_less_one(w) && i < o->dim; i++) (*norm)[i] += 1;
-    return 0;
-}
-
 static int load_queries(const struct kvc_weights *w, uint32_t layer,
                         const struct kvc_projection_shape *s, struct kvc_query_projection *q,
                         struct kvc_error *e) {
@@ -362,9 +358,10 @@ static int load_queries(const struct kvc_weights *w, uint32_t layer,
     struct kvc_projection_shape wide = *s;
     q->heads = wide.heads = s->heads * (group ? group : 1);
     if (load_one(w, naming, &t, KVC_WEIGHT_Q_BIAS, layer, &wide, &o, &q->q, &q->bias, e) ||
-        load_head_norm(w, naming, KVC_WEIGHT_Q_NORM, layer, &o, &q->q_norm, e))
+        load_ordered_norm(w, naming, KVC_WEIGHT_Q_NORM, layer, &o, &q->q_norm, e) < 0 ||
+        load_ordered_norm(w, naming, KVC_WEIGHT_K_NORM, layer, &o, &q->k_norm, e) < 0)
         return -1;
-    return load_head_norm(w, naming, KVC_WEIGHT_K_NORM, layer, &o, &q->k_norm, e);
+    return 0;
 }
 
 int kvc_weights_load_queries(const struct kvc_weights *w, uint32_t layer,
