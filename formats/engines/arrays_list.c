@@ -5,6 +5,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/mapped.h"
 #include "formats/engines/import.h"
+#include "formats/io/member_name.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,8 +75,7 @@ static int find_clash(const struct kvc_array_list *list, const struct kvc_import
 static int stem_of(const char *name, const char **from) {
     static const char *const words[][2] = {{"key", "keys"},     {"k", "keys"},   {"K", "keys"},
                                            {"value", "values"}, {"v", "values"}, {"V", "values"}};
-    const char *slash = strrchr(name, '/');
-    *from = slash ? slash + 1 : name;
+    *from = kvc_base_name(name);
     const char *dot = strrchr(*from, '.');
     const int n = dot ? (int)(dot - *from) : (int)strlen(*from);
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)

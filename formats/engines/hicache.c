@@ -10,6 +10,7 @@
 #include "formats/engines/geometry.h"
 #include "formats/engines/import.h"
 #include "formats/engines/uniform.h"
+#include "formats/io/member_name.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -50,7 +51,7 @@ static int hicache_probe(const struct kvc_bundle *b, char *why, size_t size) {
 /* Returns what follows the SHA-256 by which HiCache names pages, or NULL if a name does not begin
  * with one. */
 static const char *after_hash(const char *name) {
-    const char *slash = strrchr(name, '/'), *own = slash ? slash + 1 : name;
+    const char *own = kvc_base_name(name);
     const size_t n = strspn(own, "0123456789abcdef");
     return n < 64 ? NULL : own + n;
 }

@@ -12,7 +12,7 @@
 /* --- members --- */
 
 int kvc_member_is_beside(const char *name) {
-    const char *slash = strrchr(name, '/'), *last = slash ? slash + 1 : name;
+    const char *last = kvc_base_name(name);
     return strncmp(last, "._", 2) == 0 || strcmp(last, ".DS_Store") == 0;
 }
 

@@ -3,6 +3,8 @@
  * gds_backend.py, l2_adapters/fs_l2_adapter.py. */
 #include "formats/engines/lmcache_chunk.h"
 
+#include "formats/io/member_name.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +12,7 @@
  * it. */
 static void plain(char *text, size_t size, const char *path) {
     static const char *const suffixes[] = {".data", ".kvcache.safetensors", ".weka1", ".pt"};
-    const char *slash = strrchr(path, '/'), *from = slash ? slash + 1 : path;
+    const char *from = kvc_base_name(path);
     size_t n = 0, left = strlen(from);
     for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
         const size_t length = strlen(suffixes[i]);

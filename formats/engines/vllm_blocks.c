@@ -68,17 +68,12 @@ static const struct kvc_dtype_info *dtype_of(const char *name) {
     return info && kvc_import_dtype_name(info->dtype) ? info : kvc_dtype_by_name(name);
 }
 
-static const char *last_part(const char *name) {
-    const char *slash = strrchr(name, '/');
-    return slash ? slash + 1 : name;
-}
-
 /* --- config.json --- */
 
 /* Finds the config.json of vLLM, which names cache groups. Returns its parsed root, or NULL. */
 static json_t *find_config(const struct kvc_bundle *b, size_t *member) {
     for (size_t i = 0; i < b->n && !b->is_file; i++) {
-        if (strcmp(last_part(b->member[i].name), "config.json") != 0) continue;
+        if (strcmp(kvc_base_name(b->member[i].name), "config.json") != 0) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
         if (!in || in->size > MAX_CONFIG || kvc_input_pin(in, 0, in->size, NULL)) continue;
         json_t *root = kvc_json_load(in->data, (size_t)in->size, JSON_REJECT_DUPLICATES, NULL);
@@ -208,7 +203,7 @@ static int read_config(struct blocks *k, const struct kvc_import_options *o, str
 static int add_hash(struct blocks *k, const char *hash, struct kvc_error *e) {
     const size_t before = k->n, length = strlen(hash);
     for (size_t i = 0; i < k->b->n; i++) {
-        const char *name = last_part(k->b->member[i].name);
+        const char *name = kvc_base_name(k->b->member[i].name);
         if (!kvc_name_ends_in(name, ".bin") || strncasecmp(name, hash, length) != 0) continue;
         for (size_t x = 0; x < k->n; x++)
             if (k->member[x] == i)

@@ -3,6 +3,7 @@
 
 #include "codecs/memory.h"
 #include "formats/engines/arrays_write.h"
+#include "formats/io/member_name.h"
 #include "formats/io/safetensors_file.h"
 
 #include <inttypes.h>
@@ -23,8 +24,7 @@ enum kvc_vllm_shape kvc_vllm_shape_of(const char *name) {
 }
 
 int kvc_vllm_layer(const char *path, uint32_t *layer) {
-    const char *slash = strrchr(path, '/');
-    for (const char *dot = strchr(slash ? slash : path, '.'); dot; dot = strchr(dot + 1, '.')) {
+    for (const char *dot = strchr(kvc_base_name(path), '.'); dot; dot = strchr(dot + 1, '.')) {
         const size_t n = strspn(dot + 1, "0123456789");
         if (!n || n > KVC_VLLM_DIGITS || dot[1 + n] != '.') continue;
         *layer = (uint32_t)strtoul(dot + 1, NULL, 10);
