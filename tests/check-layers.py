@@ -95,20 +95,20 @@ BUDGET = {
     "codecs/recipes": 450,
     "codecs/stages": 6500,
     "codecs/papers": 2040,
-    "formats/io": 3430,
+    "formats/io": 3300,
     # sets of shards, RoPE that is unknown, or told by a table, the past of values with a base, rows as a base has them;
     # ids that a range would give to other rows; files that repeat the one before, RoPE by a length, what joins take the first of
-    "formats/cache": 6510,
-    "formats/engines": 10320,  # ids of the rows alone; layers with K or V alone
+    "formats/cache": 6480,
+    "formats/engines": 10310,  # ids of the rows alone; layers with K or V alone
     # folders of profiles, the one for new ones, and the choice of one; a hash of all weights by all cores; queries
     # estimated from weights, of all common types and scalings of RoPE; gradients of a model, which took torch; names in order;
     # pairs and counts of hostile profiles; caches of other models than the weights
-    "formats/model": 9895,
-    "formats/compare": 3130,  # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's
+    "formats/model": 9850,
+    "formats/compare": 3010,  # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's
     # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes; packing with a base; layers and tensors that are alike, sorted;
     # scores of a coder of another layer, and merged layers without a profile
-    "formats/container": 7800,
-    "formats/file": 2450,  # lists of token ids and files of some tokens each, which were the tools'; when queries are estimated
+    "formats/container": 7730,
+    "formats/file": 2440,  # lists of token ids and files of some tokens each, which were the tools'; when queries are estimated
     "formats/device": 3440,
     "formats/device/cuda": 500,
     "formats/arguments": 200,
