@@ -46,7 +46,7 @@ static struct kvc_cache *make_cache(void) {
     enum { TOKENS = 300, VALUES = TOKENS * 2 * 32 };
     struct builder b = simple(KVC_F32, TOKENS, 2, 2, 32);
     for (size_t t = 0; t < 4; t++) {
-        float *values = b.m->block[2 * t];
+        float *values = b.m->block[3 * t]; /* a text and its input follow */
         for (size_t i = 0; i < VALUES; i++)
             values[i] = (float)((int)(mix(t << 32 | i) >> 40) - (1 << 23)) *
                         (t < 2 ? 0x1p-23f : 0x1p-149f);
