@@ -141,7 +141,7 @@ class TestValues(Case):
                     order, spare = random.permutation(3), random.integers(0, 3, 3)
                     due[key] = layout_of(values[skipped:], order, spare)
                     targets[key] = layout_of(np.zeros_like(values[skipped:]), order, spare)
-                with kvc.open(kvc.pack(source)) as f:
+                with kvc.open(kvc.pack(source, layout="THD")) as f:
                     f.load({key: view for key, (_, view) in targets.items()}, first=skipped)
                 for key in source:
                     self.assertTrue(np.array_equal(targets[key][0], due[key][0]))
