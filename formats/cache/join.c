@@ -8,6 +8,7 @@
 #include "formats/cache/keys.h"
 #include "formats/cache/values.h"
 #include "formats/cache/prefix.h"
+#include "formats/cache/scales.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -363,23 +364,18 @@ static int row_distance(const struct kvc_cache *c, const struct join *j, uint32_
     const size_t n = (size_t)(shape->heads * shape->dim);
     *distance = -1;
     if (!kvc_is_float(shape->dtype) || number[0] == KVC_NONE || number[i] == KVC_NONE) return 0;
-    uint8_t *row[2] = {kvc_alloc(kvc_row_bytes(shape), 1), kvc_alloc(kvc_row_bytes(shape), 1)};
-    float *x[2] = {kvc_alloc(n, sizeof **x), kvc_alloc(n, sizeof **x)};
-    int status = row[0] && row[1] && x[0] && x[1] ? 0 : kvc_fail_memory(e, "a row");
-    for (int k = 0; k < 2 && !status; k++) {
-        const struct kvc_cache *from = j->from[k ? i : 0].cache;
-        status = from->read(from, number[k ? i : 0], 0, 1, row[k], e);
-        if (!status) kvc_to_floats(x[k], row[k], n, shape->dtype);
+    float *row[2] = {kvc_alloc(n, sizeof **row), kvc_alloc(n, sizeof **row)};
+    int status = row[0] && row[1] ? 0 : kvc_fail_memory(e, "a row");
+    for (int k = 0; k < 2 && !status; k++)
+        status = kvc_read_floats(j->from[k ? i : 0].cache, number[k ? i : 0], 0, 1, row[k], 0, e);
+    double apart = 0, all = 0;
+    for (size_t k = 0; k < n && !status; k++) {
+        apart += ((double)row[0][k] - (double)row[1][k]) * ((double)row[0][k] - (double)row[1][k]);
+        all += (double)row[0][k] * (double)row[0][k];
     }
-    if (!status) {
-        double apart = 0, all = 0;
-        for (size_t k = 0; k < n; k++) {
-            apart += ((double)x[0][k] - (double)x[1][k]) * ((double)x[0][k] - (double)x[1][k]);
-            all += (double)x[0][k] * (double)x[0][k];
-        }
-        if (all > 0 && isfinite(apart)) *distance = apart / all;
-    }
-    for (int k = 0; k < 2; k++) free(row[k]), free(x[k]);
+    if (all > 0 && isfinite(apart)) *distance = apart / all;
+    free(row[0]);
+    free(row[1]);
     return status;
 }
 
