@@ -31,6 +31,12 @@ static int arrays_read_is_attention(const struct item *item) {
     return item->name.role <= KVC_ROLE_LATENT;
 }
 
+/* Returns 1 for torch.tensor([]), which DynamicCache of transformers 4 has for a layer that has no
+ * K and V (cache_utils.py, update()). */
+static int is_skipped(const struct kvc_array *a) {
+    return a->rank == 1 && !a->dim[0];
+}
+
 static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_error *e) {
     struct kvc_shape *shape = &item->shape;
     if (!a->info)
@@ -391,7 +397,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
             if (*place) status = check_same(*place, &array[i], "positions", e);
             *place = &array[i];
         }
-        if (a->name.kind != KVC_NAME_TENSOR) continue;
+        if (a->name.kind != KVC_NAME_TENSOR || is_skipped(&array[i])) continue;
         status = take_tensor(&array[i], a, e);
         attention |= arrays_read_is_attention(a);
         items++;

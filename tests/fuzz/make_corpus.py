@@ -563,6 +563,8 @@ def torch_files():
         "turned": torch_file({"past_key_values": [turned]}, {k: full[k] for k in "01"}),
         "empty": torch_file({**flat, **{f"layers.2.{p}": Tensor(k, "HalfStorage", (1, 2, 0, 4), (8, 4, 4, 1), count=0)
                                         for k, p in (("4", "keys"), ("5", "values"))}}, {**half, "4": b"", "5": b""}),
+        "skipped": torch_file({f"{p}_cache": [f16[k], Tensor(str(4 + k), "FloatStorage", (0,), (1,), count=0), f16[2 + k]]
+                               for k, p in enumerate(("key", "value"))}, {**half, "4": b"", "5": b""}),
         "deflate": torch_file(flat, half, method=zipfile.ZIP_DEFLATED),
         "same-bytes": torch_file({**flat, "layers.1.keys": f16[0]}, half),
         "endless": torch_file([loop, flat], half),
