@@ -448,7 +448,7 @@ static int set_positions(struct kvc_cache *c, const struct kvc_array_list *list,
     for (size_t i = 0; i < list->n; i++) {
         const struct kvc_array *a = &list->array[i];
         if (a->tensor == KVC_NONE || !a->end) continue;
-        const struct kvc_cells *cells = &c->part[kvc_tensor_layer(c, a->tensor)->part].cells;
+        const struct kvc_cells *cells = kvc_tensor_cells(c, a->tensor);
         if (cells->n && !cells->order && cells->pos[cells->n - 1] != (int64_t)a->end - 1)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "two layers hold as many tokens, but of other positions");
