@@ -275,11 +275,10 @@ static int walk_dict(struct reader *r, const struct kvc_pickle_value *v, unsigne
     char part[24];
     for (uint64_t i = 0; i + 1 < v->n; i += 2) {
         const struct kvc_pickle_value *key = item_at(r, v, i);
-        const int n = snprintf(part, sizeof part, "%" PRId64, key->integer);
+        const uint64_t n = (uint64_t)snprintf(part, sizeof part, "%" PRId64, key->integer);
         const int is_int = key->kind == KVC_PICKLE_INT;
         if (!is_int && key->kind != KVC_PICKLE_TEXT) continue;
-        if (walk_item(r, is_int ? part : key->text, is_int ? (uint64_t)n : key->n, v->item[i + 1],
-                      depth, e))
+        if (walk_item(r, is_int ? part : key->text, is_int ? n : key->n, v->item[i + 1], depth, e))
             return -1;
     }
     return 0;

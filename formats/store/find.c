@@ -227,7 +227,8 @@ static int find_names_in(struct kvc_store_namespace *ns, const struct kvc_store_
                             .state = own};
     if (own) search_tiers(&search);
     else if (object) kvc_fail_memory(e, "what is found");
-    for (size_t i = 0; i < n && own; i++) there[i] |= own[i] && !kvc_store_is_bad(s, object[i].key);
+    for (size_t i = 0; i < n && own; i++)
+        if (own[i] && !kvc_store_is_bad(s, object[i].key)) there[i] = 1;
     const int status = own ? 0 : -1;
     free(own);
     free(object);

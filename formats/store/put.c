@@ -217,7 +217,7 @@ static int put_back(struct put_job *job, unsigned l, size_t i, uint8_t *mine, st
         return -1;
     }
     if (!bytes && !(bytes = make_chunk(job, i, e))) return -1;
-    *mine |= put_chunk(job, l, i, bytes, e) == KVC_PUT_STORED;
+    if (put_chunk(job, l, i, bytes, e) == KVC_PUT_STORED) *mine = 1;
     kvc_bytes_release(bytes);
     return 0;
 }

@@ -15,8 +15,8 @@ KVC_DEVICE uint32_t kvc_outlier_fault(const struct kvc_outliers_op *o, uint32_t 
                    before = i > begin ? kvc_value_at(all, i - 1, o->index_bytes) : 0;
     const float x = kvc_widen(kvc_value_at(KVC_BYTES(o->value), i, kvc_value_bytes(o->dtype)),
                               o->dtype);
-    return (index >= o->length || (i > begin && index <= before) ? KVC_FAULT_INDEX : 0) |
-           ((kvc_as_bits(x) & 0x7f800000u) == 0x7f800000u ? KVC_FAULT_NUMBER : 0);
+    return (index >= o->length || (i > begin && index <= before) ? KVC_FAULT_INDEX : 0u) |
+           ((kvc_as_bits(x) & 0x7f800000u) == 0x7f800000u ? KVC_FAULT_NUMBER : 0u);
 }
 
 /* Puts outliers in their places, outlier.md. Where vectors are channels, the first tile of a run

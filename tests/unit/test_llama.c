@@ -579,7 +579,8 @@ static void export_is_the_source(void **state) {
         struct kvc_sink sink = kvc_sink_buffer(&out);
         char text[32];
         snprintf(text, sizeof text, "version=%u", (unsigned)version);
-        const struct kvc_export_options options = {.set = (const char *const[]){text, NULL}};
+        const char *const set[] = {text, NULL};
+        const struct kvc_export_options options = {.set = set};
         assert_int_equal(kvc_export(&kvc_format_llama, c, &options, &sink, &e), 0);
         assert_int_equal(out.n, buffer.n);
         assert_memory_equal(out.data, buffer.data, out.n);

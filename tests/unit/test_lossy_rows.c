@@ -246,7 +246,7 @@ static void mark_extremes(const float *x, size_t n, size_t step, size_t k, int l
                        : x[i * step] > x[best * step] || (last && x[i * step] == x[best * step])))
                 best = i;
         }
-        mark[best] |= j < k ? 1 : 2;
+        mark[best] = (uint8_t)(mark[best] | (j < k ? 1 : 2));
     }
 }
 

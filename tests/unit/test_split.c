@@ -94,7 +94,7 @@ static void put_codes(uint8_t *rows, const struct kvc_dtype_info *info, size_t i
     const int five = info->dtype == KVC_Q5_0 || info->dtype == KVC_Q5_1, half = five ? 16 : 8;
     const unsigned v = (unsigned)lrintf(
         fmaxf(0, fminf((float)(2 * half - 1), (float)half + (float)half * x / 3)));
-    block[at + j % 16] = (uint8_t)((block[at + j % 16] & (j < 16 ? 0xf0 : 0x0f)) |
+    block[at + j % 16] = (uint8_t)((block[at + j % 16] & (j < 16 ? 0xf0u : 0x0fu)) |
                                    (v & 15) << (j < 16 ? 0 : 4));
     if (!five) return;
     uint8_t *fifth = block + at - 4 + j / 8;

@@ -38,7 +38,7 @@ static size_t list_others(uint32_t *others, const uint16_t *symbols, const uint8
     size_t found = 0;
     for (size_t c = 0; c < n; c++) {
         others[found] = (uint32_t)c;
-        found += (symbols[c] == KVC_CODE_ESCAPE) | (shift[c] != 0);
+        found += (size_t)((symbols[c] == KVC_CODE_ESCAPE) | (shift[c] != 0));
     }
     return found;
 }

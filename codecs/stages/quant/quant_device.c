@@ -66,7 +66,7 @@ static int lower_sections(const struct kvc_quant_layout *l, const struct kvc_sto
         return -1;
     op->quant.axis = l->axis;
     op->quant.group = (uint32_t)l->group;
-    op->quant.flags = (l->sym ? KVC_QUANT_SYM : 0) | (residual ? KVC_QUANT_ADD : 0);
+    op->quant.flags = (l->sym ? KVC_QUANT_SYM : 0u) | (residual ? KVC_QUANT_ADD : 0u);
     if (lower_spans(l, program, op, e)) return -1;
     for (unsigned c = 0; c < l->n_classes; c++)
         if (lower_class(l, c, &s, program, op, e)) return -1;
