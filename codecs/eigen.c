@@ -57,31 +57,67 @@ int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stri
     return 0;
 }
 
+/* Calls LAPACK for the `rank` largest eigenvalues and their eigenvectors, ascending. Returns 1 when
+ * it does not find them. */
+static int call_lapack(double *a, size_t n, size_t rank, double *z, double *value,
+                       struct kvc_error *e) {
+    /* dsyevr's documentation asks for at least 26 n and 10 n */
+    const size_t room = 33 * n, whole = 10 * n;
+    double *work = kvc_alloc(room, sizeof *work), none = 0;
+    int *numbers = kvc_alloc(whole + 2 * n, sizeof *numbers), failed = 0, found = 0;
+    const int order = (int)n, n_room = (int)room, n_whole = (int)whole, first = (int)(n - rank) + 1;
+    int status = work && numbers ? 0 : kvc_fail_memory(e, "eigenvalues");
+    if (!status) {
+        pthread_mutex_lock(&one_at_a_time);
+        lapack("V", "I", "L", &order, a, &order, &none, &none, &first, &order, &none, &found, value,
+               z, &order, numbers + whole, work, &n_room, numbers, &n_whole, &failed, 1, 1, 1);
+        pthread_mutex_unlock(&one_at_a_time);
+        status = failed || (size_t)found != rank;
+    }
+    free(work);
+    free(numbers);
+    return status;
+}
+
+/* Does the same by all eigenvalues, of which it takes the last. */
+static int call_for_all(double *a, size_t n, size_t rank, double *z, double *value,
+                        struct kvc_error *e) {
+    double *all = kvc_alloc(n, n * sizeof *all);
+    const int status = all ? call_lapack(a, n, n, all, value, e) : kvc_fail_memory(e, "directions");
+    if (!status) memcpy(z, all + (n - rank) * n, rank * n * sizeof *z);
+    if (!status) memmove(value, value + n - rank, rank * sizeof *value);
+    free(all);
+    return status;
+}
+
 /* Puts the eigenvectors of the `rank` largest eigenvalues of a symmetric matrix, which is
  * destroyed, into z, ascending. */
 static int eigenvectors(double *a, size_t n, size_t rank, double *z, double *values,
                         struct kvc_error *e) {
-    /* dsyevr's documentation asks for at least 26 n and 10 n */
-    const size_t room = 33 * n, whole = 10 * n;
-    double *value = kvc_alloc(n + room, sizeof *value), none = 0;
-    int *numbers = kvc_alloc(whole + 2 * n, sizeof *numbers), failed = 0, found = 0;
-    const int order = (int)n, n_room = (int)room, n_whole = (int)whole, first = (int)(n - rank) + 1;
-    int status = value && numbers ? 0 : kvc_fail_memory(e, "eigenvalues");
+    double *value = kvc_alloc(2 * n, sizeof *value), *diagonal = value ? value + n : NULL;
+    if (!value) return kvc_fail_memory(e, "eigenvalues");
     pthread_once(&once, load_lapack);
-    if (!status && !lapack)
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                          "no LAPACK is installed (liblapack.so.3): install one, such as OpenBLAS");
-    if (!status) {
-        pthread_mutex_lock(&one_at_a_time);
-        lapack("V", "I", "L", &order, a, &order, &none, &none, &first, &order, &none, &found, value,
-               z, &order, numbers + whole, value + n, &n_room, numbers, &n_whole, &failed, 1, 1, 1);
-        pthread_mutex_unlock(&one_at_a_time);
-        if (failed || (size_t)found != rank)
-            status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "LAPACK found no eigenvectors (%d)", failed);
+    int status = lapack ? 0
+                        : kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                                   "no LAPACK is installed (liblapack.so.3): install one, such as "
+                                   "OpenBLAS");
+    /* Its search for some of many equal eigenvalues may find too few, in OpenBLAS 0.3.13 by
+     * AVX-512. That for all is another. The triangle that LAPACK does not use keeps the matrix. */
+    for (size_t i = 0; i < n && !status; i++) {
+        diagonal[i] = a[i * n + i];
+        for (size_t j = 0; j < i; j++) a[i * n + j] = a[j * n + i];
     }
+    if (!status) status = call_lapack(a, n, rank, z, value, e);
+    if (status > 0 && rank < n) {
+        for (size_t i = 0; i < n; i++) {
+            a[i * n + i] = diagonal[i];
+            for (size_t j = 0; j < i; j++) a[j * n + i] = a[i * n + j];
+        }
+        status = call_for_all(a, n, rank, z, value, e);
+    }
+    if (status > 0) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "LAPACK found no eigenvectors");
     if (!status && values) memcpy(values, value, rank * sizeof *values);
     free(value);
-    free(numbers);
     return status;
 }
 

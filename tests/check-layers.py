@@ -90,8 +90,8 @@ BUDGET = {
     "kernels": 4690,  # ggml's block types that only weights have
     "kernels/device": 3400,
     # numbers that look random; spare contexts of zstd; equations in blocks that stay in the caches; rows that keep their codes;
-    # rows that are stored as they are, from the stages; which values measurements leave out
-    "codecs": 5740,
+    # rows that are stored as they are, from the stages; which values measurements leave out; a LAPACK that finds too few
+    "codecs": 5780,
     "codecs/recipes": 450,
     "codecs/stages": 6500,
     "codecs/papers": 2040,

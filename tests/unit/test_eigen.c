@@ -4,6 +4,7 @@
 
 #include "codecs/eigen.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -126,7 +127,71 @@ static void subspaces(void **state) {
     }
 }
 
+/* --- a LAPACK that finds fewer of equal eigenvalues than it is asked for --- */
+
+typedef void dsyevr(const char *, const char *, const char *, const int *, double *, const int *,
+                    const double *, const double *, const int *, const int *, const double *, int *,
+                    double *, double *, const int *, int *, double *, const int *, int *,
+                    const int *, int *, size_t, size_t, size_t);
+
+static dsyevr *real;
+static unsigned calls, finds_few;
+
+static void poor(const char *jobz, const char *range, const char *uplo, const int *n, double *a,
+                 const int *lda, const double *vl, const double *vu, const int *il, const int *iu,
+                 const double *abstol, int *m, double *w, double *z, const int *ldz, int *isuppz,
+                 double *work, const int *lwork, int *iwork, const int *liwork, int *info, size_t x,
+                 size_t y, size_t last) {
+    calls++;
+    real(jobz, range, uplo, n, a, lda, vl, vu, il, iu, abstol, m, w, z, ldz, isuppz, work, lwork,
+         iwork, liwork, info, x, y, last);
+    if (finds_few && (*il > 1 || finds_few > 1)) *m = 0;
+}
+
+void *__real_dlsym(void *library, const char *name);
+void *__wrap_dlsym(void *library, const char *name);
+void *__wrap_dlsym(void *library, const char *name) {
+    void *found = __real_dlsym(library, name);
+    dsyevr *const mine = poor;
+    if (!found || strcmp(name, "dsyevr_") != 0) return found;
+    memcpy(&real, &found, sizeof real);
+    memcpy(&found, &mine, sizeof found);
+    return found;
+}
+
+/* What is not found among the largest is found among all; else it is a fault. */
+static void few_found(void **state) {
+    (void)state;
+    enum { DIM = 24, RANK = 3 };
+    double gram[DIM * DIM] = {0}, basis[DIM * DIM], again[DIM * DIM];
+    float want[RANK * DIM], got[RANK * DIM];
+    double values[RANK], others[RANK];
+    struct kvc_error e;
+    make_basis(basis, DIM);
+    for (size_t k = 0; k < DIM; k++)
+        for (size_t i = 0; i < DIM; i++)
+            for (size_t j = i; j < DIM; j++)
+                gram[i * DIM + j] += (double)(k + 1) * basis[k * DIM + i] * basis[k * DIM + j];
+    memcpy(again, gram, sizeof gram);
+    calls = finds_few = 0;
+    assert_int_equal(kvc_gram_eigen(want, values, again, DIM, RANK, &e), 0);
+    assert_int_equal(calls, 1);
+    memcpy(again, gram, sizeof gram);
+    finds_few = 1;
+    assert_int_equal(kvc_gram_eigen(got, others, again, DIM, RANK, &e), 0);
+    assert_int_equal(calls, 3);
+    for (size_t k = 0; k < RANK; k++) {
+        assert_true(fabs(others[k] - (double)(DIM - k)) < 1e-9);
+        assert_true(fabs(others[k] - values[k]) < 1e-9);
+    }
+    for (size_t i = 0; i < RANK * DIM; i++) assert_true(fabsf(got[i] - want[i]) < 1e-5f);
+    finds_few = 2;
+    assert_int_equal(kvc_gram_eigen(got, others, gram, DIM, RANK, &e), -1);
+    assert_string_equal(e.message, "LAPACK found no eigenvectors");
+    finds_few = 0;
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(subspaces)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(few_found), cmocka_unit_test(subspaces)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
