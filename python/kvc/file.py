@@ -337,7 +337,7 @@ class File(Handle):
         check_names("unpack_into", options, UnpackOptions, ("format",))
         o, keep = unpack_options(**options)
         size = c.c_size_t()
-        room = np.frombuffer(buffer, np.uint8) if buffer is not None else np.empty(0, np.uint8)
+        room = np.frombuffer(memoryview(buffer), np.uint8) if buffer is not None else np.empty(0, np.uint8)
         if buffer is not None and not room.flags.writeable:
             raise TypeError("the buffer is read-only")
         call(kvc.kvc_file_unpack_memory, self.pointer, encode(format), c.byref(o), room.ctypes.data if buffer is not None else None,
@@ -453,7 +453,8 @@ def _bytes_of(source: Any) -> "NDArray[np.uint8]":
         if isinstance(source, str):
             raise TypeError("the file was opened as text: open it with mode 'rb'") from None
         view = memoryview(source)
-    return np.frombuffer(source, np.uint8) if len(view) else np.empty(0, np.uint8)
+    # of the view: an older numpy, as 1.21, would let a bytearray grow, and move, while the array is used
+    return np.frombuffer(view, np.uint8) if len(view) else np.empty(0, np.uint8)
 
 
 def join(files: Sequence[File], how: str = "tokens") -> File:
