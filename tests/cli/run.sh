@@ -16,7 +16,10 @@ PYTHON=${PYTHON:-python3}
 [ -n "${KVC_CLI_WORK-}" ] || PYTHON=$("$PYTHON" -c 'import sys; print(sys.executable)') || exit 2
 CLI_TESTS=$here
 PATH=$bin:$PATH
-export SAMPLES CLI_TESTS PYTHON PATH
+# Sizes and offsets are those that zstd 1.5.4 makes. Another one may make others: near.py.
+[ -n "${KVC_CLI_WORK-}" ] || OTHER_ZSTD=$("$PYTHON" -I -S -c 'import ctypes
+print({10504: ""}.get(ctypes.CDLL("libzstd.so.1").ZSTD_versionNumber(), 1))' 2>/dev/null) || OTHER_ZSTD=
+export SAMPLES CLI_TESTS OTHER_ZSTD PYTHON PATH
 unset KVC_BIN KVC_CUDA_LIBRARY KVC_KERNEL KVC_MODEL KVC_RECIPE KVC_THREADS KVC_STORE KVC_STORE_BACKENDS XDG_DATA_HOME
 KVC_PROFILE_PATH=none # no profile of this machine changes a test; a test that unsets it has a HOME of its own
 export KVC_PROFILE_PATH
@@ -25,6 +28,7 @@ bless=0
 if [ "${1-}" = -u ]; then
     bless=1
     shift
+    [ -z "$OTHER_ZSTD" ] || { echo "run.sh: -u wants zstd 1.5.4, whose sizes the tests expect" >&2; exit 2; }
 fi
 for tool in kvc-pack kvc-unpack kvc-dump kvc-diff kvc-store kvc-profile; do
     [ -x "$bin/$tool" ] || { echo "run.sh: $bin/$tool is missing: run make, or set KVC_BIN" >&2; exit 2; }
@@ -60,7 +64,10 @@ compare() {
         return 0
     fi
     [ -f "$want" ] || want=/dev/null
-    cmp -s "$want" "$got" || { diff -u -a --label expected --label "$2" "$want" "$got"; return 1; }
+    cmp -s "$want" "$got" && return 0
+    [ -n "$OTHER_ZSTD" ] && "$PYTHON" -I -S "$here/near.py" "$want" "$got" && return 0
+    diff -u -a --label expected --label "$2" "$want" "$got"
+    return 1
 }
 
 # Prints what is wrong with test $1, nothing when it passed; 77 when it was skipped.
