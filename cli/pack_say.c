@@ -198,7 +198,7 @@ static void report(struct cli_pack *p, const struct kvc_file *f, const struct kv
     cli_json_u64(j, "records", r->records);
     cli_json_u64(j, "sections", r->sections);
     cli_json_u64(j, "same_rows", r->same_rows);
-    if (p->base) {
+    if (r->rows) {
         cli_json_u64(j, "base_rows", r->base_rows);
         cli_json_u64(j, "rows", r->rows);
     }

@@ -46,21 +46,13 @@ static void pack_progress(void *state, uint64_t done, uint64_t total) {
 
 /* --- notes --- */
 
-/* Returns the bytes of the last n rows of part 0. */
-static uint64_t last_bytes(const struct kvc_cache *c, uint64_t n) {
-    uint64_t bytes = 0;
-    for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (kvc_tensor_layer(c, t)->part == 0) bytes += n * kvc_row_bytes(&c->tensor[t].shape);
-    return bytes;
-}
-
 /* Looks at the rows of the cache that is packed. Writes what is doubtful. */
 static void look_at_rows(struct packing *p, const struct kvc_cache *c, char *text, size_t size) {
     struct kvc_rows rows;
     *text = '\0';
     /* packing reads the same rows, and says why it cannot */
     if (kvc_rows_look(&rows, c, NULL)) return;
-    p->zero_bytes = last_bytes(c, rows.zeros);
+    p->zero_bytes = rows.zeros * p->done.first_row_bytes;
     kvc_rows_say(&rows, "", text, size);
 }
 

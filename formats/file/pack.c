@@ -174,6 +174,20 @@ static uint64_t bytes_of_rows(const struct kvc_cache *c, int left_out) {
     return n;
 }
 
+/* Returns the bytes of one row of all tensors of the first part. */
+static uint64_t bytes_of_first_row(const struct kvc_cache *c) {
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (kvc_tensor_layer(c, t)->part == 0) n += kvc_row_bytes(&c->tensor[t].shape);
+    return n;
+}
+
+/* Leaves the companions of c out, also of the bytes that ratios are of. */
+static void leave_out(const struct pack_pack *p, const struct kvc_cache *c) {
+    for (uint32_t t = 0; t < c->n_tensors; t++) p->done->left_out |= kvc_tensor_is_companion(c, t);
+    if (p->done->left_out) p->done->row_bytes = bytes_of_rows(p->source, 1);
+}
+
 /* Packs a cache as the base has it: in its order of tensors, dtypes and pairing. */
 static int pack_like(const struct pack_pack *p, struct kvc_cache *c, const struct kvc_cache *full,
                      struct kvc_error *e) {
@@ -182,7 +196,7 @@ static int pack_like(const struct pack_pack *p, struct kvc_cache *c, const struc
     struct kvc_cache *view = kvc_like_view(c, base, e);
     if (!view) return kvc_error_prefix(e, "the base");
     pack_note(p, KVC_PACK_AS_BASE, view);
-    for (uint32_t t = 0; t < c->n_tensors; t++) p->done->left_out |= kvc_tensor_is_companion(c, t);
+    leave_out(p, c);
     const int status = pack_pack(p, view, full, e);
     kvc_cache_free(view);
     return status;
@@ -191,10 +205,8 @@ static int pack_like(const struct pack_pack *p, struct kvc_cache *c, const struc
 /* Packs a cache, without its companions if the options say so. */
 static int pack_chosen(const struct pack_pack *p, struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_selection others = {.no_companions = 1};
-    for (uint32_t t = 0; t < c->n_tensors && p->how->no_companions; t++)
-        p->done->left_out |= kvc_tensor_is_companion(c, t);
+    if (p->how->no_companions) leave_out(p, c);
     if (!p->done->left_out) return pack_like(p, c, c, e);
-    p->done->row_bytes = bytes_of_rows(p->source, 1);
     struct kvc_cache *view = kvc_view_select(c, &others, e);
     const int status = view ? pack_like(p, view, c, e) : -1;
     kvc_cache_free(view);
@@ -230,6 +242,7 @@ int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *how, str
         with.options.recipe = &best;
     }
     done->row_bytes = bytes_of_rows(c, 0);
+    done->first_row_bytes = bytes_of_first_row(c);
     done->dequantized = how->dequantize && kvc_cache_is_quantized(c);
     int status = kvc_cache_own_facts(&own, c, e);
     if (!status) status = pack_own(&p, &own, e);

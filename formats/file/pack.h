@@ -61,9 +61,9 @@ struct kvc_packed {
     /* of tensors of attention: rows that stay as the base has them, and all */
     uint64_t base_rows, all_rows;
     int left_out; /* the cache has companions, and they were left out */
-    /* of all rows in the source's types, without companions that were left out: ratios are of them
-     */
-    uint64_t row_bytes;
+    /* of all rows in the source's types, without companions that were left out: ratios are of them;
+     * of one row of all tensors of the first part, likewise */
+    uint64_t row_bytes, first_row_bytes;
 };
 
 /* Packs a cache. What the profile tells of the cache is written with the copy that is packed; `c`
