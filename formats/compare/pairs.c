@@ -9,6 +9,7 @@ struct item {
     /* parts: kind, stream, snapshot, companion's role; tensors: parts, layer, role */
     uint32_t key[4];
     uint32_t number;
+    int wanted; /* of parts: selected */
 };
 
 static int key_order(const struct item *a, const struct item *b) {
@@ -31,16 +32,19 @@ struct merge {
 };
 
 /* Returns the next item of one cache, or of both if their keys are equal; number[] is KVC_NONE for
- * a cache without the item. NULL: the end. */
+ * a cache without the item. Items that neither cache wants are passed over. NULL: the end. */
 static const struct item *next_pair(struct merge *m, uint32_t number[2]) {
     const struct item *next[2];
-    for (int s = 0; s < 2; s++) next[s] = m->at[s] < m->n[s] ? &m->item[s][m->at[s]] : NULL;
-    int order = next[0] && next[1] ? key_order(next[0], next[1]) : 0;
-    if (order) next[order < 0] = NULL;
-    for (int s = 0; s < 2; s++) {
-        number[s] = next[s] ? next[s]->number : KVC_NONE;
-        m->at[s] += next[s] != NULL;
-    }
+    do {
+        for (int s = 0; s < 2; s++) next[s] = m->at[s] < m->n[s] ? &m->item[s][m->at[s]] : NULL;
+        int order = next[0] && next[1] ? key_order(next[0], next[1]) : 0;
+        if (order) next[order < 0] = NULL;
+        for (int s = 0; s < 2; s++) {
+            number[s] = next[s] ? next[s]->number : KVC_NONE;
+            m->at[s] += next[s] != NULL;
+        }
+    } while ((next[0] || next[1]) && !(next[0] && next[0]->wanted) &&
+             !(next[1] && next[1]->wanted));
     return next[0] ? next[0] : next[1];
 }
 
@@ -54,30 +58,23 @@ static int wants_layer(const struct kvc_pairs *p, uint32_t layer) {
     return !p->keep || (layer < p->n_keep && p->keep[layer]);
 }
 
-/* Returns the selected parts of a cache, sorted. */
+/* Returns the parts of a cache, sorted. */
 static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache *c, size_t *n,
                                struct kvc_error *e) {
     struct item *item = array_of(c->n_parts, sizeof *item, e);
-    uint8_t *wanted = item ? array_of(c->n_parts, 1, e) : NULL;
-    if (!wanted) {
-        free(item);
-        return NULL;
-    }
-    if (!p->keep) memset(wanted, 1, c->n_parts); /* a part without layers is selected as well */
+    if (!item) return NULL;
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_part *part = &c->part[i];
-        item[i] = (struct item){{part->kind, part->stream, part->snapshot, 0}, i};
+        /* without a selection of layers, a part that has none is selected as well */
+        item[i] = (struct item){{part->kind, part->stream, part->snapshot, 0}, i, !p->keep};
     }
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_layer *layer = kvc_tensor_layer(c, t);
         if (c->part[layer->part].kind == KVC_PART_COMPANION)
             item[layer->part].key[3] = c->tensor[t].role;
-        if (wants_layer(p, layer->index)) wanted[layer->part] = 1;
+        item[layer->part].wanted |= wants_layer(p, layer->index);
     }
-    *n = 0;
-    for (uint32_t i = 0; i < c->n_parts; i++)
-        if (wanted[i]) item[(*n)++] = item[i];
-    free(wanted);
+    *n = c->n_parts;
     qsort(item, *n, sizeof *item, item_order);
     return item;
 }
@@ -92,7 +89,8 @@ static struct item *tensor_items(const struct kvc_pairs *p, const struct kvc_cac
         const struct kvc_layer *layer = kvc_tensor_layer(c, t);
         if (wants_layer(p, layer->index))
             item[(*n)++] = (struct item){{pair_of[layer->part], layer->index, c->tensor[t].role, 0},
-                                         t};
+                                         t,
+                                         1};
     }
     qsort(item, *n, sizeof *item, item_order);
     return item;
