@@ -192,7 +192,8 @@ static const struct cli_option modes[] = {
 };
 
 static const struct cli_option how[] = {
-    {"part", 0, "N", "only part N of the file (the summary has their numbers)",
+    {"part", 0, "N",
+     "with --layers, --tokens, --values, --stats: only part N (the summary has the numbers)",
      CLI_NUMBER(struct settings, options.part, 0, KVC_NO_NUMBER - 1),
      .wants = "the number of a part"},
     {"json", 0, "[=lines]",
@@ -260,6 +261,10 @@ static int dump_run(struct settings *s, struct dump_out *o) {
     return status;
 }
 
+static int takes_part(int mode) {
+    return mode == LAYERS || mode == TOKENS || mode == VALUES || mode == STATS;
+}
+
 /* Sets the mode that has an argument, and the style. 0, or EXIT_TROUBLE (message printed). */
 static int dump_settle(struct settings *s, struct dump_out *o) {
     if (cli_exclusive("list header layers tokens sections values stats check match html") ||
@@ -274,8 +279,9 @@ static int dump_settle(struct settings *s, struct dump_out *o) {
     s->options.quiet = s->input.quiet;
     if (s->mode == HTML && o->style != DUMP_TEXT)
         return cli_usage("--html and --json or --tsv exclude each other");
-    if (s->mode == HTML && s->options.part != KVC_NO_NUMBER)
-        return cli_usage("--html shows all parts, not --part");
+    if (s->options.part != KVC_NO_NUMBER && !takes_part(s->mode))
+        return cli_usage("--part is for --layers, --tokens, --values and --stats: the others show "
+                         "all parts");
     return cli_threads_environment(MOST_THREADS, &s->threads);
 }
 
