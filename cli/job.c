@@ -196,12 +196,13 @@ static int convert(struct cli_job *j, const char *path, int to_stdout, const str
     }
     if (!status) status = refuse_removal(j, in, e);
     if (!status && j->before) j->before(j->state, path, in->f);
+    j->from = in->source.bytes;
     if (!status && name && j->output_dir && !j->test) status = cli_make_folders(name, e);
     if (!status)
         status = to_folder ? convert_to_folder(j, target, in, e)
                            : convert_to_file(j, path, target, in, e);
     if (!status) {
-        j->total.in += in->source.bytes;
+        j->total.in += j->from;
         j->done(j->state, in->f);
         /* belongs to the tree */
         if (name && !j->test && tsearch(name, &j->written, compare_names)) name = NULL;

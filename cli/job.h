@@ -18,7 +18,7 @@ struct cli_job {
     struct cli_report report; /* if json is set */
     struct cli_job_total {
         unsigned failed, skipped;
-        /* bytes of the converted inputs, after decompression, and of their outputs */
+        /* bytes of the converted inputs and of their outputs, as `from` and `bytes` of each */
         uint64_t in, out;
         double start;
     } total;
@@ -45,7 +45,10 @@ struct cli_job {
                         struct kvc_error *e);
     /* Reports a finished input according to job->json and job->verbose. */
     void (*done)(void *state, const struct kvc_file *f);
-    uint64_t bytes;     /* of the current output */
+    uint64_t bytes; /* of the current output */
+    /* bytes of the input that the total sets against them: the decompressed source's, unless
+     * write() says of what its ratio is */
+    uint64_t from;
     const char *target; /* its path; NULL: standard output */
 };
 

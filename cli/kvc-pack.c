@@ -96,6 +96,7 @@ static int pack_file(void *state, const struct kvc_file *f, struct cli_output *o
     cli_progress_end(&progress);
     kvc_file_close(part);
     p->job.bytes = p->done.bytes;
+    p->job.from = p->done.row_bytes;
     if (status && kvc_error_need(e) == KVC_NEED_EXACT)
         cli_usage_error(e,
                         "recipe %s is lossy, and --rm would remove the only exact copy: add -f "
