@@ -149,7 +149,8 @@ void dump_count_section(struct dump_section_sizes *s, const char *type, uint64_t
 /* Draw bytes by type of section, and stored bytes of a container by layer, as text on a canvas with
  * plots; else nothing. */
 void dump_draw_sections(struct dump_out *o, const struct dump_section_sizes *s);
-void dump_draw_layers(struct dump_out *o, const struct dump_file *f);
+void dump_draw_layers(struct dump_out *o, const struct dump_file *f,
+                      const struct dump_options *options);
 
 /* Begins the output of a file with its name. A mode calls this function after all other checks,
  * when only damage can still stop it, so that a refused file prints nothing. */

@@ -36,18 +36,21 @@ static void draw_role(struct dump_out *o, const struct dump_file *f, uint32_t pa
     fprintf(o->out, "  %s\n", size);
 }
 
-void dump_draw_layers(struct dump_out *o, const struct dump_file *f) {
+void dump_draw_layers(struct dump_out *o, const struct dump_file *f,
+                      const struct dump_options *options) {
     const uint32_t n = f->facts.tensors;
     double largest = 0,
            *value = draws(o) && f->source.packed ? calloc((size_t)n + 1, sizeof *value) : NULL;
     char size[32];
     if (!value) return;
     for (uint32_t t = 0; t < n; t++)
-        if ((double)f->tensor[t].more.stored > largest) largest = (double)f->tensor[t].more.stored;
+        if (dump_wants_part(options, f->tensor[t].more.part) &&
+            (double)f->tensor[t].more.stored > largest)
+            largest = (double)f->tensor[t].more.stored;
     cli_size_text((uint64_t)largest, size);
     fprintf(o->out, "stored bytes by layer (a full block is %s):\n", size);
     for (uint32_t p = 0; p < f->facts.parts; p++)
-        for (size_t role = 0; dump_roles[role]; role++)
+        for (size_t role = 0; dump_roles[role] && dump_wants_part(options, p); role++)
             draw_role(o, f, p, dump_roles[role], largest, value);
     free(value);
 }

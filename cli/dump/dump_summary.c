@@ -304,7 +304,7 @@ int dump_summary(struct dump_out *o, const struct dump_file *f, struct dump_opti
     const int status = print_profile(o, f, &l, e);
     if (o->style == DUMP_HTML) html_unknown(o, &x, &l);
     print_parts(o, &x);
-    dump_draw_layers(o, f);
+    dump_draw_layers(o, f, options);
     if (o->style != DUMP_HTML) print_unknown(o, &x);
     free(x.part);
     return status;

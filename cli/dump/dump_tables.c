@@ -80,7 +80,7 @@ int dump_layers(struct dump_out *o, const struct dump_file *f, struct dump_optio
     for (uint32_t i = 0; i < f->facts.layers; i++)
         if (dump_wants_part(options, f->layer[i].part)) layer_row(o, f, &f->layer[i]);
     dump_table_end(o);
-    dump_draw_layers(o, f);
+    dump_draw_layers(o, f, options);
     return 0;
 }
 
