@@ -117,12 +117,13 @@ BUDGET = {
     # whole layers apart; caches of other models than the weights
     "formats/api": 6740,
     # checks of arguments; tiers, checks and moves of objects, which were in kvc-store; profiles that a store learns, and that
-    # its recipes share; links by which open handles find what was moved; what a move or a check goes on after
-    "formats/store": 5640,
+    # its recipes share; links by which open handles find what was moved; what a move or a check goes on after; facts
+    # that are gone while a program puts
+    "formats/store": 5670,
     "formats/store/tier": 770,  # memory of objects, which is kept; objects by kind, namespace and key, which three files made
     # what doctor and stat asked of directories; lives and pins of what is put again, and of named caches; each of many names in one
-    # call; what a hostile server must not do
-    "formats/store/backends": 9240,
+    # call; what a hostile server must not do; full disks, and clocks that are set back
+    "formats/store/backends": 9360,
     "cli": 5830,  # packing with a base; when kvc-pack learns a profile, from which rows and files, and how profiles are kept; -0 in JSON
     "cli/profile": 710,  # make, which runs a program in Python
     "cli/store": 1660,

@@ -37,6 +37,9 @@ $B/tests/unit/test_store_%: $B/tests/unit/test_store_%.o $B/libcli.a $B/libkvc_s
 # files change between its reads; it counts what memory is new
 $B/tests/unit/test_store_reading: WRAP := -Wl,--wrap=pread64,--wrap=madvise
 
+# the disk is full, and the clock wrong, when it says so
+$B/tests/unit/test_store_disk: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,time write fstatat64 fstatvfs64)
+
 # attacks on a store; their number is an argument
 ATTACKS := $(patsubst %.c,$B/%,$(wildcard tests/store/attack_*.c))
 $B/tests/store/attack_%: $B/tests/store/attack_%.o $B/libkvc_store.a $B/libkvc.a

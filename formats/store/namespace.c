@@ -315,6 +315,9 @@ static int put_to_tier(struct kvc_store *s, unsigned tier, const struct kvc_obje
                        struct kvc_bytes *bytes, enum overwriting over, struct kvc_error *e) {
     /* without a profile many chunks cannot be read */
     struct kvc_tier_put how = {.pin = o->kind == KVC_OBJECT_PROFILE, .replace = over == ALWAYS};
+    /* which does not send a profile */
+    if (over == NEVER && kvc_store_has(s, tier, o, kvc_now() + KVC_OBJECT_TIME))
+        return KVC_PUT_SHARED;
     const int put = kvc_store_put_tier(s, tier, o, bytes, &how, kvc_now() + KVC_OBJECT_TIME, e);
     if (put != KVC_PUT_SHARED || over != WHERE_DAMAGED || !is_damaged(s, tier, o)) return put;
     how.replace = 1;
@@ -399,11 +402,27 @@ static int put_facts(struct kvc_store_namespace *ns, unsigned first, unsigned en
     return put_object(s, first, end, &o, ns->facts, strlen(ns->facts), over, e);
 }
 
+#define LOOK_AGAIN 2000000 /* microseconds */
+
+/* Writes the facts again where they are gone: another program dropped the namespace, a server began
+ * anew, or a rule of a bucket removed what is old. Without them nobody else finds what is put. */
+static void look_again(struct kvc_store_namespace *ns) {
+    kvc_instant before = atomic_load(&ns->looked);
+    const kvc_instant now = kvc_now();
+    if (now - before >= LOOK_AGAIN && atomic_compare_exchange_strong(&ns->looked, &before, now))
+        put_facts(ns, 0, ns->store->n_tiers, NEVER, NULL);
+}
+
 int kvc_namespace_store(struct kvc_store_namespace *ns, struct kvc_error *e) {
     pthread_mutex_lock(&ns->lock);
-    if (!ns->is_stored) ns->is_stored = !put_facts(ns, 0, ns->store->n_tiers, WHERE_DAMAGED, e);
+    const int was_stored = ns->is_stored;
+    if (!was_stored) {
+        ns->is_stored = !put_facts(ns, 0, ns->store->n_tiers, WHERE_DAMAGED, e);
+        atomic_store(&ns->looked, kvc_now());
+    }
     const int status = ns->is_stored ? 0 : -1;
     pthread_mutex_unlock(&ns->lock);
+    if (was_stored) look_again(ns);
     return status;
 }
 

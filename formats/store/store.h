@@ -38,10 +38,11 @@ struct kvc_store_namespace {
     struct kvc_profile *packs_with; /* NULL: none */
     struct kvc_profile *profile[8]; /* that chunks were packed with */
     unsigned n_profiles;
-    atomic_int is_copied;    /* its facts were copied to the faster tiers */
-    atomic_uint refs;        /* of the user and of puts under way */
-    struct kvc_learn *learn; /* NULL: nothing */
-    int is_learnt;           /* packs_with was learnt from the namespace of this hash */
+    _Atomic kvc_instant looked; /* when it was last looked whether the store has them */
+    atomic_int is_copied;       /* its facts were copied to the faster tiers */
+    atomic_uint refs;           /* of the user and of puts under way */
+    struct kvc_learn *learn;    /* NULL: nothing */
+    int is_learnt;              /* packs_with was learnt from the namespace of this hash */
     uint8_t learnt_from[KVC_KEY_BYTES];
 };
 

@@ -196,6 +196,32 @@ static void tiers(void **state) {
     unmake(b);
 }
 
+/* A program goes on after another one dropped its namespace: what it puts then is found by all. */
+static void dropped_by_another(void **state) {
+    (void)state;
+    struct made *a = prompt(2, 0, 1000), *b = prompt(3, 0, 3000);
+    struct kvc_store *s = open_store("another", ""), *t = open_store("another", "");
+    struct kvc_store_namespace *ns = open_namespace(s, a), *other;
+    struct kvc_error e;
+    put(ns, a);
+    assert_non_null(other = kvc_store_namespace_named(t, kvc_store_namespace_name(ns), NULL, &e));
+    assert_int_equal(kvc_store_drop(other, &e), 3);
+    kvc_store_namespace_close(other);
+    assert_null(kvc_store_namespace_named(t, kvc_store_namespace_name(ns), NULL, &e));
+    sleep(3); /* it looks now and then only */
+    put(ns, b);
+    other = kvc_store_namespace_named(t, kvc_store_namespace_name(ns), NULL, &e);
+    if (!other) fail_msg("%s", e.message);
+    assert_int_equal(read_back(other, b), 3 * CHUNK);
+    assert_int_equal(kvc_store_drop(other, &e), 4);
+    kvc_store_namespace_close(other);
+    kvc_store_namespace_close(ns);
+    kvc_store_close(s);
+    kvc_store_close(t);
+    unmake(a);
+    unmake(b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shared_beginnings),
@@ -203,6 +229,7 @@ int main(void) {
         cmocka_unit_test(images),
         cmocka_unit_test(tiers),
         cmocka_unit_test(unread),
+        cmocka_unit_test(dropped_by_another),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

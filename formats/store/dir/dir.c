@@ -424,7 +424,7 @@ static int put_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
                        struct kvc_error *e) {
     struct putting *p = state;
     struct kvc_index_record old;
-    const uint64_t limit = kvc_dir_limit(d, kvc_index_sums(t)->bytes);
+    const uint64_t limit = kvc_dir_limit_of(d, t);
     const int known = kvc_index_get(t, p->o->key, &old, e);
     *p->there = p->taken_back = 0;
     if (known < 0 || check_size(d, p, limit, e)) return -1;
@@ -448,6 +448,14 @@ static int look_up(struct kvc_dir *d, struct kvc_index_txn *t, void *state, stru
     return 0;
 }
 
+/* Writes a file without its name. */
+static int write_new(struct kvc_dir *d, struct putting *p, const void *data, struct kvc_error *e) {
+    if (kvc_root_create(&d->root, p->o, &p->file, e)) return -1;
+    if (!write_object(d, &p->file, p->how->parent, data, p->size, e)) return 0;
+    kvc_root_drop(&d->root, &p->file);
+    return -1;
+}
+
 static int put(struct kvc_tier *l, const struct kvc_object *o, const void *data, size_t size,
                const struct kvc_tier_put *how, kvc_instant deadline, int *there,
                struct kvc_error *e) {
@@ -460,8 +468,8 @@ static int put(struct kvc_tier *l, const struct kvc_object *o, const void *data,
     if (!how->replace && !indexed) *there = !kvc_root_stat(&d->root, o, &st);
     else if (!how->replace && kvc_dir_run(d, 0, deadline, look_up, &p, e)) return -1;
     if (*there) return p.extends ? kvc_dir_run(d, 1, deadline, extend, &p, e) : 0;
-    if (kvc_root_create(&d->root, o, &p.file, e)) return -1;
-    int status = write_object(d, &p.file, how->parent, data, size, e);
+    int status = write_new(d, &p, data, e);
+    if (status && !kvc_dir_free_disk(d, size)) status = write_new(d, &p, data, e);
     if (!status && indexed) {
         status = kvc_dir_run(d, 1, deadline, put_indexed, &p, e);
         if (p.taken_back) status = -1;

@@ -56,8 +56,12 @@ static inline int64_t kvc_dir_pinned(const struct kvc_object *o) {
 /* Adds a file that the index lacks. */
 int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o,
                   const struct kvc_object *parent, const struct stat *st, struct kvc_error *e);
-/* Bytes that objects may take: of the configuration, and of what the file system has left. */
-uint64_t kvc_dir_limit(const struct kvc_dir *d, uint64_t bytes);
+/* Bytes that objects, which take `bytes` now, may take: of the configuration, and of what the file
+ * system has left once the trash is empty. Else each look would evict once more for what was
+ * evicted already. */
+uint64_t kvc_dir_limit(const struct kvc_dir *d, uint64_t bytes, uint64_t trash);
+/* The same, by the index. */
+uint64_t kvc_dir_limit_of(const struct kvc_dir *d, struct kvc_index_txn *t);
 struct kvc_policy_choice;
 /* Evicts until objects (of choice->space, if it is not NULL) take at most `limit`. Returns 1 if
  * choice->own was the one to go: it has a record, but no file yet. */
@@ -68,5 +72,8 @@ int kvc_dir_keep_limit(struct kvc_dir *d, uint64_t written, struct kvc_error *e)
 /* Empties the trash of what is past its grace, at most once a second; of everything if it takes
  * more than 1/20 of the limit. */
 int kvc_dir_tidy(struct kvc_dir *d, struct kvc_error *e);
+/* Evicts for an object that could not be written, if the disk has less free than is to stay free.
+ * -1: writing again would not help. */
+int kvc_dir_free_disk(struct kvc_dir *d, uint64_t size);
 
 #endif

@@ -36,7 +36,7 @@ static int touch_records(struct kvc_dir *d, struct kvc_index_txn *t, void *state
     struct kvc_index_record r;
     const int64_t now = (int64_t)time(NULL);
     uint64_t bytes = 0;
-    kvc_policy_begin(t, kvc_dir_limit(d, kvc_index_sums(t)->bytes));
+    kvc_policy_begin(t, kvc_dir_limit_of(d, t));
     for (size_t i = 0; i < h->n; i++) {
         const int found = kvc_index_get(t, h->o[i].key, &r, e);
         if (found < 0) return -1;

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -21,18 +22,26 @@ static struct kvc_object object_of(const uint8_t *key, const struct kvc_index_re
     return kvc_object_of((enum kvc_object_kind)r->kind, r->ns, key);
 }
 
-uint64_t kvc_dir_limit(const struct kvc_dir *d, uint64_t bytes) {
-    const struct kvc_conf *c = d->root.conf;
-    uint64_t limit = c->max_size ? c->max_size : UINT64_MAX;
+/* Returns the bytes of the file system that may still be taken; less than 0: too many are. */
+static double spare_bytes(const struct kvc_dir *d) {
+    const double min_free = d->root.conf->min_free;
     struct statvfs fs;
-    if (c->min_free > 0 && !fstatvfs(d->root.fd, &fs) && fs.f_blocks) {
-        const double block = (double)fs.f_frsize,
-                     spare = (double)fs.f_bavail * block -
-                             c->min_free / 100 * (double)fs.f_blocks * block;
-        const double most = (double)bytes + spare;
-        if (most < (double)limit) limit = most > 0 ? (uint64_t)most : 0;
-    }
-    return limit;
+    if (min_free <= 0 || fstatvfs(d->root.fd, &fs) || !fs.f_blocks) return HUGE_VAL;
+    const double block = (double)fs.f_frsize;
+    return (double)fs.f_bavail * block - min_free / 100 * (double)fs.f_blocks * block;
+}
+
+uint64_t kvc_dir_limit(const struct kvc_dir *d, uint64_t bytes, uint64_t trash) {
+    const struct kvc_conf *c = d->root.conf;
+    const uint64_t limit = c->max_size ? c->max_size : UINT64_MAX;
+    const double most = (double)bytes + (double)trash + spare_bytes(d);
+    if (most >= (double)limit) return limit;
+    return most > 0 ? (uint64_t)most : 0;
+}
+
+uint64_t kvc_dir_limit_of(const struct kvc_dir *d, struct kvc_index_txn *t) {
+    const struct kvc_index_sums *s = kvc_index_sums(t);
+    return kvc_dir_limit(d, s->bytes, s->trash);
 }
 
 /* Moves an object to the trash, and makes its record a ghost. */
@@ -67,12 +76,21 @@ int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t limit
     return 0;
 }
 
+#define AHEAD 60 /* seconds: a use that is so far ahead was before the clock was set back */
+
+/* Returns when a file was used: not later than now, or it would be young for as long as its time is
+ * ahead. */
+static int64_t used_at(int64_t time_of_file, int64_t now) {
+    return time_of_file > now + AHEAD ? now : time_of_file;
+}
+
 int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o,
                   const struct kvc_object *parent, const struct stat *st, struct kvc_error *e) {
+    const int64_t used = used_at(st->st_mtim.tv_sec, (int64_t)time(NULL));
     struct kvc_index_record old, r = {.kind = (uint8_t)o->kind,
                                       .size = (uint64_t)st->st_size,
-                                      .created = st->st_mtim.tv_sec,
-                                      .used = st->st_mtim.tv_sec,
+                                      .created = used,
+                                      .used = used,
                                       .pinned = kvc_dir_pinned(o),
                                       .cost = 1};
     const int found = kvc_index_get(t, o->key, &old, e);
@@ -171,13 +189,18 @@ static int see_lost(void *state, const uint8_t *key, const struct kvc_index_reco
     return ++c->seen == BATCH;
 }
 
+static int is_expired(const struct cleaning *c, const struct kvc_index_record *r, int64_t now) {
+    const int64_t age = c->how->older ? c->how->older : c->d->root.conf->max_age;
+    const int expired = (r->expires && r->expires <= now) || (age && r->used < now - age);
+    return r->pinned <= now && expired;
+}
+
 static int see_old(void *state, const uint8_t *key, const struct kvc_index_record *r,
                    struct kvc_error *e) {
     struct cleaning *c = state;
-    const int64_t now = (int64_t)time(NULL),
-                  age = c->how->older ? c->how->older : c->d->root.conf->max_age;
-    const int expired = (r->expires && r->expires <= now) || (age && r->used < now - age);
-    if (!r->ghost && r->pinned <= now && expired && keep_victim(c, key, r, e)) return -1;
+    const int64_t now = (int64_t)time(NULL);
+    const int due = is_expired(c, r, now) || used_at(r->used, now) != r->used;
+    if (!r->ghost && due && keep_victim(c, key, r, e)) return -1;
     return ++c->seen == BATCH;
 }
 
@@ -203,7 +226,14 @@ static int forget_lost(struct cleaning *c, const struct victim *v, struct kvc_er
     return c->how->dry_run ? 0 : kvc_index_change(c->txn, v->key, &v->record, NULL, e);
 }
 
+/* Evicts what is too old; what was used after now counts as used now. */
 static int evict_old(struct cleaning *c, const struct victim *v, struct kvc_error *e) {
+    const int64_t now = (int64_t)time(NULL);
+    struct kvc_index_record next = v->record;
+    if (!is_expired(c, &v->record, now)) {
+        next.used = used_at(next.used, now);
+        return c->how->dry_run ? 0 : kvc_index_change(c->txn, v->key, &v->record, &next, e);
+    }
     c->counts->expired++;
     c->counts->evicted++;
     c->counts->evicted_bytes += v->record.size;
@@ -216,7 +246,7 @@ static int evict_rest(struct cleaning *c, struct kvc_error *e) {
     uint8_t key[KVC_OBJECT_KEY];
     struct kvc_index_record r;
     uint64_t bytes = kvc_index_sums(c->txn)->bytes;
-    const uint64_t limit = c->how->evict ? c->how->max_size : kvc_dir_limit(c->d, bytes);
+    const uint64_t limit = c->how->evict ? c->how->max_size : kvc_dir_limit_of(c->d, c->txn);
     if (c->how->dry_run) { /* how much, not what: evicting one changes which are leaves */
         const uint64_t old = c->counts->evicted_bytes; /* of what is too old, and still there */
         if (bytes > limit && bytes - limit > old) c->counts->evicted_bytes = bytes - limit;
@@ -237,7 +267,7 @@ static int clean_index(struct cleaning *c, struct kvc_error *e) {
     struct kvc_root_strangers strangers = {.n = 0};
     c->txn = kvc_index_begin(c->d->index, 1, e);
     int status = c->txn ? 0 : -1;
-    if (!status) kvc_policy_begin(c->txn, kvc_dir_limit(c->d, kvc_index_sums(c->txn)->bytes));
+    if (!status) kvc_policy_begin(c->txn, kvc_dir_limit_of(c->d, c->txn));
     if (!status) status = kvc_root_walk(&c->d->root, see_file, c, &strangers, e);
     c->counts->strangers += strangers.n;
     if (!status) status = each(c, see_lost, forget_lost, e);
@@ -250,6 +280,15 @@ static int clean_index(struct cleaning *c, struct kvc_error *e) {
 
 /* --- without an index --- */
 
+/* Has a file that was used after now count as used now, from now on. */
+static void take_back_time(const struct cleaning *c, struct file *f) {
+    struct timespec now, times[2] = {{.tv_nsec = UTIME_OMIT}};
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (used_at(f->used.tv_sec, now.tv_sec) == f->used.tv_sec) return;
+    f->used = times[1] = now;
+    if (!c->how->dry_run) kvc_root_touch(&c->d->root, &f->object, times);
+}
+
 static int list_file(void *state, const struct kvc_object *o, const struct stat *st,
                      struct kvc_error *e) {
     struct cleaning *c = state;
@@ -260,7 +299,8 @@ static int list_file(void *state, const struct kvc_object *o, const struct stat 
     struct file *file = kvc_room_for_one(c->file, c->n_files, sizeof *file);
     if (!file) return kvc_fail_memory(e, "a list of objects");
     c->file = file;
-    file[c->n_files++] = (struct file){*o, st->st_mtim, (uint64_t)st->st_size};
+    file[c->n_files] = (struct file){*o, st->st_mtim, (uint64_t)st->st_size};
+    take_back_time(c, &file[c->n_files++]);
     return 0;
 }
 
@@ -279,10 +319,13 @@ static int clean_files(struct cleaning *c, struct kvc_error *e) {
     struct kvc_root_strangers strangers;
     const int64_t now = (int64_t)time(NULL),
                   age = c->how->older ? c->how->older : root->conf->max_age;
+    uint64_t gone, trash = 0;
     int status = kvc_root_walk(root, list_file, c, &strangers, e);
     counts->strangers += strangers.n;
+    if (!status && !c->how->dry_run)
+        status = kvc_root_empty_trash(root, root->conf->grace, &gone, &trash, e);
     uint64_t bytes = counts->bytes;
-    const uint64_t limit = c->how->evict ? c->how->max_size : kvc_dir_limit(c->d, bytes);
+    const uint64_t limit = c->how->evict ? c->how->max_size : kvc_dir_limit(c->d, bytes, trash);
     if (c->n_files) qsort(c->file, c->n_files, sizeof *c->file, by_use);
     for (size_t i = 0; i < c->n_files && !status; i++) {
         const struct file *f = &c->file[i];
@@ -319,6 +362,7 @@ static int clean_once(struct kvc_dir *d, const struct kvc_store_clean_options *h
     if (status || how->dry_run) return status;
     if (kvc_root_empty_trash(&d->root, d->root.conf->grace, &gone, &counts->trash_bytes, e))
         return -1;
+    kvc_root_remove_temporary(&d->root);
     if (!d->index) return 0;
     struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
     if (!t) return -1;
@@ -373,7 +417,7 @@ static int ask_trash(struct kvc_dir *d, struct kvc_index_txn *t, void *state, st
     struct tidying *x = state;
     (void)e;
     x->before = kvc_index_sums(t)->trash;
-    x->limit = kvc_dir_limit(d, kvc_index_sums(t)->bytes);
+    x->limit = kvc_dir_limit_of(d, t);
     return 0;
 }
 
@@ -388,21 +432,47 @@ static int note_trash(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
     return 0;
 }
 
-int kvc_dir_tidy(struct kvc_dir *d, struct kvc_error *e) {
-    const int64_t now = (int64_t)time(NULL);
-    struct tidying x = {.before = 0};
+static int empty_trash(struct kvc_dir *d, int64_t grace, struct tidying *x, struct kvc_error *e) {
     uint64_t gone;
-    if (kvc_dir_run(d, 0, INT64_MAX, ask_trash, &x, e)) return -1;
-    const int all = x.before > x.limit / 20;
-    if (!x.before || (!all && __atomic_load_n(&d->trash_seen, __ATOMIC_RELAXED) == now)) return 0;
-    __atomic_store_n(&d->trash_seen, now, __ATOMIC_RELAXED);
     const int fd = kvc_below_folder(d->root.fd, "trash");
     if (fd < 0) return kvc_root_fail(&d->root, errno, "trash", e);
     int status = 0;
     if (!flock(fd, LOCK_EX | LOCK_NB)) { /* else somebody else does it */
-        status = kvc_root_empty_trash(&d->root, all ? -1 : d->root.conf->grace, &gone, &x.left, e);
-        if (!status) status = kvc_dir_run(d, 1, INT64_MAX, note_trash, &x, e);
+        status = kvc_root_empty_trash(&d->root, grace, &gone, &x->left, e);
+        if (!status) status = kvc_dir_run(d, 1, INT64_MAX, note_trash, x, e);
     }
     close(fd);
     return status;
+}
+
+int kvc_dir_tidy(struct kvc_dir *d, struct kvc_error *e) {
+    const int64_t now = (int64_t)time(NULL);
+    struct tidying x = {.before = 0};
+    if (kvc_dir_run(d, 0, INT64_MAX, ask_trash, &x, e)) return -1;
+    const int all = x.before > x.limit / 20;
+    if (!x.before || (!all && __atomic_load_n(&d->trash_seen, __ATOMIC_RELAXED) == now)) return 0;
+    __atomic_store_n(&d->trash_seen, now, __ATOMIC_RELAXED);
+    return empty_trash(d, all ? -1 : d->root.conf->grace, &x, e);
+}
+
+/* Evicts until an object of *state bytes would leave as much free as is to stay free; what is
+ * pinned stays. */
+static int evict_for(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    const struct kvc_policy_choice choice = {.now = (int64_t)time(NULL)};
+    const uint64_t *size = state, limit = kvc_dir_limit_of(d, t);
+    kvc_policy_begin(t, limit);
+    const int status = kvc_dir_make_room(d, t, limit > *size ? limit - *size : 0, &choice, e);
+    return status && e->severity != KVC_SEVERITY_ITEM ? -1 : 0;
+}
+
+int kvc_dir_free_disk(struct kvc_dir *d, uint64_t size) {
+    struct tidying x = {.before = 0};
+    struct kvc_error e;
+    uint64_t gone;
+    if (spare_bytes(d) >= 0) return -1;
+    if (!d->index)
+        return kvc_dir_fill(d, &e) || kvc_root_empty_trash(&d->root, -1, &gone, &x.left, &e) ? -1
+                                                                                             : 0;
+    if (kvc_dir_run(d, 1, INT64_MAX, evict_for, &size, &e)) return -1;
+    return kvc_dir_run(d, 0, INT64_MAX, ask_trash, &x, &e) || empty_trash(d, -1, &x, &e) ? -1 : 0;
 }

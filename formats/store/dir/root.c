@@ -440,6 +440,11 @@ struct emptying {
  * long, in seconds, without changing it. */
 #define KEEP_TEMPORARY 60
 
+/* Files of which the time is that far ahead are from before the clock was set back. */
+static int is_old(const struct stat *st, int64_t now, int64_t limit) {
+    return st->st_ctim.tv_sec <= limit || st->st_ctim.tv_sec > now + KEEP_TEMPORARY;
+}
+
 static int empty_one(void *state, int fd, const char *name) {
     struct emptying *x = state;
     struct kvc_object o;
@@ -447,20 +452,44 @@ static int empty_one(void *state, int fd, const char *name) {
     const int64_t old = x->now - KEEP_TEMPORARY;
     const int64_t limit = kvc_object_parse(name, &o) && old < x->before ? old : x->before;
     if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) || S_ISDIR(st.st_mode)) return 0;
-    if (st.st_ctim.tv_sec <= limit && !unlinkat(fd, name, 0)) x->gone += (uint64_t)st.st_size;
+    if (is_old(&st, x->now, limit) && !unlinkat(fd, name, 0)) x->gone += (uint64_t)st.st_size;
     else x->left += (uint64_t)st.st_size;
     return 0;
 }
 
+/* Returns the time by which a folder's files get theirs, which may be that of another machine. */
+static int64_t time_of(const struct kvc_root *r, const char *folder) {
+    struct timespec now; /* time() may be some milliseconds before the times of files */
+    struct stat st;
+    const int fd = kvc_below_folder(r->fd, folder);
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (fd >= 0 && !futimens(fd, NULL) && !fstat(fd, &st)) now = st.st_ctim;
+    if (fd >= 0) close(fd);
+    return now.tv_sec;
+}
+
 int kvc_root_empty_trash(const struct kvc_root *r, int64_t seconds, uint64_t *gone, uint64_t *left,
                          struct kvc_error *e) {
-    struct timespec now; /* time() may be some milliseconds before the times of files */
-    clock_gettime(CLOCK_REALTIME, &now);
-    struct emptying x = {.now = now.tv_sec, .before = now.tv_sec - seconds};
+    const int64_t now = time_of(r, "trash");
+    struct emptying x = {.now = now, .before = now - seconds};
     if (each_name(r, "trash", empty_one, &x)) return kvc_root_fail(r, errno, "trash", e);
     *gone = x.gone;
     *left = x.left;
     return 0;
+}
+
+static int remove_conf(void *state, int fd, const char *name) {
+    const int64_t *now = state;
+    struct stat st;
+    if (!is_other(NULL, fd, name) && !fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) &&
+        is_old(&st, *now, *now - KEEP_TEMPORARY))
+        unlinkat(fd, name, 0);
+    return 0;
+}
+
+void kvc_root_remove_temporary(const struct kvc_root *r) {
+    int64_t now = time_of(r, "trash");
+    each_name(r, ".", remove_conf, &now);
 }
 
 struct walking {

@@ -74,6 +74,8 @@ int kvc_root_sync(const struct kvc_root *r, const char *path, struct kvc_error *
  * what stays. */
 int kvc_root_empty_trash(const struct kvc_root *r, int64_t seconds, uint64_t *gone, uint64_t *left,
                          struct kvc_error *e);
+/* Removes configurations whose writers were killed. */
+void kvc_root_remove_temporary(const struct kvc_root *r);
 /* Calls `seen` for every object; also for what has the name of an object and is no regular file.
  * What has other names is counted. */
 struct kvc_root_strangers {
