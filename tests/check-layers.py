@@ -118,8 +118,8 @@ BUDGET = {
     "formats/api": 6740,
     # checks of arguments; tiers, checks and moves of objects, which were in kvc-store; profiles that a store learns, and that
     # its recipes share; links by which open handles find what was moved; what a move or a check goes on after; facts
-    # that are gone while a program puts
-    "formats/store": 5670,
+    # that are gone while a program puts; two processes that move at one time
+    "formats/store": 5690,
     "formats/store/tier": 770,  # memory of objects, which is kept; objects by kind, namespace and key, which three files made
     # what doctor and stat asked of directories; lives and pins of what is put again, and of named caches; each of many names in one
     # call; what a hostile server must not do; full disks, and clocks that are set back

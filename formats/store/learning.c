@@ -438,6 +438,7 @@ struct move {
     struct kvc_object before;       /* that chunk here */
     uint64_t first;                 /* position */
     int has_before, stays;
+    int others; /* another process packs the cache, too */
     int unread; /* for want of memory, say: it may be a chunk after any other */
 };
 
@@ -486,7 +487,8 @@ static struct kvc_bytes *pack_anew(const struct kvc_store_namespace *ns, const s
     return NULL;
 }
 
-/* Writes a packed cache to the tier of an item, and has it live and stay as long as the item. */
+/* Writes a packed cache to the tier of an item, and has it live and stay as long as the item.
+ * Returns what the tier says; -1: it is not there. */
 static int put_twin(struct kvc_store *s, const struct kvc_listed *item, const struct kvc_object *o,
                     const struct kvc_object *parent, struct kvc_bytes *bytes) {
     struct kvc_tier *tier = s->tier[item->tier].tier;
@@ -501,8 +503,13 @@ static int put_twin(struct kvc_store *s, const struct kvc_listed *item, const st
                                           kvc_now() + KVC_OBJECT_TIME, NULL);
     if (put < 0 || put == KVC_PUT_REFUSED) return -1;
     if (old.pinned && !how.pin) kvc_store_notify(s, item->tier, KVC_OP_PIN, o, 1, old.pinned);
-    return 0;
+    return put;
 }
+
+/* Two processes may move a cache: the one that finds what the other put removes the cache, and the
+ * other must not take that for a drop. So one waits before it removes, and the other believes in a
+ * drop for a shorter time only. */
+enum { NOTICED = 1000000, WAIT = 2 * NOTICED }; /* microseconds */
 
 /* Puts a cache, of n tiers, into the namespace of the profile, or notes that it stays here. */
 static void move_cache(struct learning *l, const struct kvc_store_namespace *packed,
@@ -514,12 +521,19 @@ static void move_cache(struct learning *l, const struct kvc_store_namespace *pac
     int status = f ? name_twin(l, packed, item->object.kind, f, m, &why) : -1;
     m->unread = status && why.code != KVC_OK && why.severity == KVC_SEVERITY_RETRY;
     for (size_t i = 0; i < n && !status; i++) {
-        if (kvc_store_has(s, item[i].tier, &m->twin, kvc_now() + KVC_OBJECT_TIME)) continue;
+        const int there = kvc_store_has(s, item[i].tier, &m->twin, kvc_now() + KVC_OBJECT_TIME);
+        m->others |= there;
+        if (there) continue;
         if (!bytes && !(bytes = pack_anew(packed, f, &m->twin))) status = -1;
-        if (!status)
-            status = put_twin(s, &item[i], &m->twin, m->has_before ? &m->parent : NULL, bytes);
+        const kvc_instant began = kvc_now();
+        const struct kvc_object *parent = m->has_before ? &m->parent : NULL;
+        const int put = status ? -1 : put_twin(s, &item[i], &m->twin, parent, bytes);
+        status = put < 0 ? -1 : 0;
+        m->others |= put == KVC_PUT_SHARED;
         /* a cache that was dropped meanwhile does not come back */
-        if (!status && !kvc_store_has(s, item[i].tier, &item->object, kvc_now() + KVC_OBJECT_TIME))
+        if (put == KVC_PUT_STORED &&
+            !kvc_store_has(s, item[i].tier, &item->object, kvc_now() + KVC_OBJECT_TIME) &&
+            kvc_now() - began < NOTICED)
             s->tier[item[i].tier].tier->ops->drop(s->tier[item[i].tier].tier, &m->twin, 1,
                                                   kvc_now() + KVC_OBJECT_TIME, NULL);
     }
@@ -565,12 +579,6 @@ static void sort_caches(struct learning *l) {
     if (list->n) qsort(list->item, list->n, sizeof *list->item, by_number);
 }
 
-/* Tells tiers that evict what was used longest ago in which order the chunks go on. */
-static void touch(struct kvc_store *s, const struct kvc_object *o, size_t n) {
-    for (unsigned i = 0; i < s->n_tiers && n; i++)
-        if (s->tier[i].ops->last_first) kvc_store_notify(s, i, KVC_OP_TOUCH, o, n, 0);
-}
-
 /* Moves lossless caches to the namespace of the profile. Where it is not certain what stays,
  * nothing is removed yet. */
 static void move_caches(struct learning *l, struct kvc_store_namespace *packed) {
@@ -578,7 +586,7 @@ static void move_caches(struct learning *l, struct kvc_store_namespace *packed) 
     struct kvc_object *twin = calloc(list->n + 1, sizeof *twin);
     struct move *m = calloc(list->n + 1, sizeof *m);
     size_t n = 0, left = 0;
-    int uncertain = 0;
+    int uncertain = 0, others = 0;
     if (!twin || !m || kvc_namespace_store(packed, NULL)) {
         free(twin);
         free(m);
@@ -590,7 +598,11 @@ static void move_caches(struct learning *l, struct kvc_store_namespace *packed) 
         move_cache(l, packed, &list->item[i], same, &m[i]);
         if (!m[i].stays) twin[n++] = m[i].twin;
         uncertain |= m[i].unread;
+        others |= m[i].others;
     }
+    for (const kvc_instant end = kvc_now() + WAIT;
+         others && !l->ns->store->closing && kvc_now() < end;)
+        usleep(NOTICED / 50);
     uncertain |= l->ns->store->closing;
     if (!uncertain) keep_before(l, m);
     for (size_t i = list->n; i-- && !uncertain;) { /* those that go on after others first */
@@ -599,7 +611,7 @@ static void move_caches(struct learning *l, struct kvc_store_namespace *packed) 
         for (size_t k = same_object(list, i); k-- && !m[i].stays;)
             left += kvc_list_add(&moved, &list->item[i + k]) != 0;
     }
-    touch(l->ns->store, twin, n);
+    kvc_list_touch(l->ns->store, twin, n);
     kvc_list_remove(l->ns->store, &moved, NULL);
     if (!left && !uncertain) atomic_store(&l->ns->learn->has_unpacked, 0);
     free(moved.item);

@@ -66,3 +66,8 @@ int kvc_list_remove(struct kvc_store *s, const struct kvc_list *x, struct kvc_er
     free(o);
     return status;
 }
+
+void kvc_list_touch(struct kvc_store *s, const struct kvc_object *o, size_t n) {
+    for (unsigned i = 0; i < s->n_tiers && n; i++)
+        if (s->tier[i].ops->last_first) kvc_store_notify(s, i, KVC_OP_TOUCH, o, n, 0);
+}

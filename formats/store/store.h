@@ -237,6 +237,8 @@ int kvc_list_namespace(const struct kvc_store_namespace *ns, struct kvc_list *li
                        struct kvc_error *e);
 /* Removes the objects of a list from their tiers, in the order of the list. */
 int kvc_list_remove(struct kvc_store *s, const struct kvc_list *x, struct kvc_error *e);
+/* Tells tiers that evict what was used longest ago in which order chunks go on. */
+void kvc_list_touch(struct kvc_store *s, const struct kvc_object *o, size_t n);
 
 /* Returns the bytes of a tier's objects, of a namespace or all (NULL); 0: they are unknown
  * (tiers.c). */
