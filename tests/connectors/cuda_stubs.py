@@ -13,6 +13,7 @@ import sys
 
 CUDA = re.compile(r"lib(cu|nv|nccl)")
 ERROR = 999  # cudaErrorUnknown
+TEXT = re.compile(r"(?!cu[A-Z]).*Error(String|Name)")  # functions that return a text, which torch reads
 
 
 def run(*command):
@@ -48,7 +49,8 @@ def make(torch_lib, out):
     out = pathlib.Path(out)
     out.mkdir(parents=True, exist_ok=True)
     code = out / "stubs.c"
-    code.write_text("".join(f"int {name}(void) {{ return {ERROR}; }}\n" for name in functions))
+    code.write_text("".join(f'const char *{name}(void) {{ return "no CUDA"; }}\n' if TEXT.fullmatch(name) else
+                            f"int {name}(void) {{ return {ERROR}; }}\n" for name in functions))
     for name, own in versions.items():
         script = out / "versions"
         script.write_text("".join(f"{version} {{ {'' if i else '*; '}}};\n" for i, version in enumerate(sorted(own) or [name])))
