@@ -307,7 +307,8 @@ class TestLmcache(Case):
         """As a plugin of its own, the adapter tells LMCache what chunks take in the store: stored, stored again, deleted."""
         fakes = str(ROOT / "python/tests/fakes")
         with mock.patch.dict(sys.modules), mock.patch.object(sys, "path", [fakes, *sys.path]):
-            adapter_class = importlib.import_module("kvc.connectors.lmcache_adapter").KvcAdapter
+            module = importlib.import_module("kvc.connectors.lmcache_adapter")
+        adapter_class = module.KvcAdapter
         Key = collections.namedtuple("Key", "model chunk")
         keys = [Key("m", bytes([i]) * 32) for i in range(3)]
         chunks = [chunk() for _ in keys]
@@ -315,6 +316,9 @@ class TestLmcache(Case):
         adapter = adapter_class(params, l1_memory_desc=None)
         self.addCleanup(adapter.close)
         self.assertEqual((adapter.capacity, params["max_capacity_gb"]), (2, 2))
+        self.assertEqual([tag.value for tag in adapter.tags], ["storage", "remote"])
+        with mock.patch.object(module, "api", object()):  # as before LMCache 0.5.7, which has no tags
+            self.assertEqual(module._tags(), {})
         self.assertTrue(adapter.store(keys, chunks))
         sizes = sum(map(os.path.getsize, self.objects(".named")))
         self.assertTrue(0 < sizes < 3 * SIZE)

@@ -13,11 +13,15 @@ import types
 
 import torch
 from lmcache.utils import CacheEngineKey
-from lmcache.v1 import protocol
 from lmcache.v1.memory_management import MemoryFormat, MemoryObjMetadata, TensorMemoryObj
 from lmcache.v1.storage_backend import gds_backend
 from lmcache.v1.storage_backend.connector.fs_connector import FSConnector
 from safetensors.torch import save_file
+
+try:
+    from lmcache.inprocess.v1 import protocol
+except ImportError:  # before 0.5.7
+    from lmcache.v1 import protocol
 
 LAYERS, TOKENS, HEADS, DIM = 4, 40, 2, 16
 

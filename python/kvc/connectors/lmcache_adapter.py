@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping
 
+from lmcache.v1.distributed import api
 from lmcache.v1.distributed.l2_adapters.native_connector_l2_adapter import (
     NativeConnectorL2Adapter,
     _object_key_to_string,
@@ -35,7 +36,7 @@ class KvcAdapter(NativeConnectorL2Adapter):
         )  # by LMCache's keys; only its own thread for completions uses it
         self._kvc = KvcClient(**options)
         self._kvc.stored = {}
-        super().__init__(self._kvc, max_capacity_gb=capacity, type_name="kvc")
+        super().__init__(self._kvc, max_capacity_gb=capacity, type_name="kvc", **_tags())
 
     def _notify_keys_stored(self, keys: List[Any], sizes: List[int]) -> None:
         """Tells LMCache of chunks that were stored. Those that it knows already have the size 0."""
@@ -55,3 +56,9 @@ class KvcAdapter(NativeConnectorL2Adapter):
     def report_status(self) -> Dict[str, Any]:
         """Returns LMCache's status with the counters of the client and of the store."""
         return {**super().report_status(), "kvc": self._kvc.stats()}
+
+
+def _tags() -> Dict[str, Any]:
+    """Returns where the bytes are, which LMCache asks from 0.5.7 on: where those of its own "native_plugin" are."""
+    tags = getattr(api, "MemoryTags", None)
+    return {"memory_tags": tags(api.MemorySegment.STORAGE, api.MemoryResidency.REMOTE)} if tags else {}

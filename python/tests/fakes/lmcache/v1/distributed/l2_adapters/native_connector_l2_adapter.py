@@ -1,4 +1,4 @@
-"""LMCache's adapter for clients, as 0.5.6 has it, as far as kvc's adapter uses it: keys, sizes, listeners' calls."""
+"""LMCache's adapter for clients, as 0.5.7 has it, as far as kvc's adapter uses it: keys, sizes, listeners' calls."""
 
 import select
 import threading
@@ -9,7 +9,8 @@ def _object_key_to_string(key):
 
 
 class NativeConnectorL2Adapter:
-    def __init__(self, native_client, max_capacity_gb=0, type_name=""):
+    def __init__(self, native_client, memory_tags, max_capacity_gb=0, type_name=""):
+        self.tags = memory_tags
         self.client, self.capacity, self.type_name = native_client, max_capacity_gb, type_name
         self.used, self.told = 0, []
         self._key_sizes, self._lock = {}, threading.Lock()
