@@ -1,5 +1,6 @@
 """The secondary tier of vLLM, with stand-ins for vLLM's classes and numpy memory. tests/connectors/vllm_tier.py has the real engine."""
 
+import importlib
 import os
 import shutil
 import sys
@@ -366,6 +367,30 @@ class TestTier(Case):
         self.fails(kvc.Code.USAGE, '"dim"', self.tier, s, memory(s), dim=0)
         s.config.worker_kv_bytes_per_block += 2
         self.fails(kvc.Code.UNSUPPORTED, "MLA", self.tier, s, memory(s))
+
+    def test_cpu_worker(self):
+        """Copies pages between vLLM's cache and host memory as vLLM 0.32 asks for it, and 0.33, whose loads may be expedited."""
+        torch = Fake(from_numpy=lambda array: array, arange=np.arange)  # arrays in place of tensors
+        region = Fake(create_next_worker_view=lambda size: Fake(unflatten=lambda axis, shape: host), cleanup=lambda: None)
+        parts = {"cpu.shared_offload_region": {"SharedOffloadRegion": object}, "tiering.spec": {"TieringOffloadingSpec": object}}
+        modules = {f"vllm.v1.kv_offload.{name}": Fake(**names) for name, names in parts.items()}
+        with mock.patch.dict(sys.modules, torch=torch, **modules):
+            worker_class = importlib.import_module("kvc.connectors.vllm_cpu").CpuWorker
+            sys.modules.pop("kvc.connectors.vllm_cpu")  # it holds the arrays' module
+        device, host = np.arange(8 * 16, dtype=np.uint8).reshape(8, 16), np.zeros((4, 2, 16), np.uint8)  # two blocks a chunk
+        caches = Fake(tensors=[Fake(tensor=device, page_size_bytes=16)], group_data_refs=[[Fake(tensor_idx=0, page_size_bytes=16)]])
+        worker, was = worker_class(caches, region, 2), device.copy()
+        blocks = Fake(block_ids=np.array([5, 2, 7]), group_sizes=[3], block_indices=[1])  # the first is the second block of its chunk
+        chunks = Fake(block_ids=np.array([3, 1]))
+        self.assertTrue(worker.submit_store(1, blocks, chunks))
+        self.assertTrue(np.array_equal(host[[3, 1, 1], [1, 0, 1]], was[[5, 2, 7]]) and not host[3, 0].any())
+        for options in {}, {"expedited": True}:
+            device[:] = 0
+            self.assertTrue(worker.submit_load(2, chunks, blocks, **options))
+            self.assertTrue(np.array_equal(device[[5, 2, 7]], was[[5, 2, 7]]) and not device[[0, 1, 3, 4, 6]].any())
+        done = [(job.job_id, job.success, job.transfer_size) for job in worker.get_finished()]
+        self.assertEqual(done, [(1, True, 48), (2, True, 48), (2, True, 48)])
+        worker.shutdown()
 
     def test_page(self):
         self.explains("VLLM.md", [*Options.names(), "enable_kv_events", "locality"])

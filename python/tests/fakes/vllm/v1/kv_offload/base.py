@@ -43,3 +43,15 @@ class OffloadingEvent:
     locality: Optional[Locality] = None
     ownership: Optional[str] = None
     removal_expected: bool = False
+
+
+@dataclass
+class TransferResult:
+    job_id: int
+    success: bool
+    transfer_size: Optional[int] = None
+    transfer_time: Optional[float] = None
+
+
+class OffloadingWorker:
+    pass
