@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -101,6 +102,11 @@ def _config(model: Any) -> Any:
 
 
 # --- a DynamicCache as planes ---
+
+
+def _cache_argument(model: Any) -> str:
+    """Returns what a model calls its cache: from transformers 5.24 on "cache"; the older name warns, and ends with 5.40."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def _window(i: int, layer: Any) -> int:
@@ -375,7 +381,8 @@ class Prefix(Unique):
             raise Error(Code.UNSUPPORTED, f"{name} has an encoder, whose input its cache depends on, which is not supported")
         try:
             with torch.no_grad():
-                self.model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=self.model.device), past_key_values=cache, use_cache=True)
+                self.model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=self.model.device), use_cache=True,
+                           **{_cache_argument(self.model): cache})
         except ValueError as problem:  # it asks for a cache of its own
             raise Error(Code.UNSUPPORTED, f"{name} does not compute with a DynamicCache: {problem}") from problem
         n = _length(cache)

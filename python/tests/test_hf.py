@@ -436,6 +436,20 @@ class TestPrefix(Case):
         self.assertEqual(prefix.get(exact).get_seq_length(), 0)
         return store, prefix, ids
 
+    def test_cache_argument(self):
+        """Models are given their cache by the name that their transformers has for it."""
+        class Old:
+            def forward(self, input_ids, past_key_values=None, **kwargs):
+                pass
+
+        class New:
+            def forward(self, input_ids, cache=None, **kwargs):
+                pass
+
+        self.assertEqual((hf._cache_argument(Old()), hf._cache_argument(New())), ("past_key_values", "cache"))
+        named = "cache" if tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 24) else "past_key_values"
+        self.assertEqual(hf._cache_argument(llama()), named)
+
     def test_wrong_use(self):
         """Arguments in the wrong place are named, copies refused, and a Prefix says what it is."""
         store, prefix = self.open(llama())
