@@ -113,9 +113,11 @@ class TestModel(Case):
                 setattr(getattr(config, part), name, value)
             return config
 
-        groups = cache_config()
+        groups, draft = cache_config(), cache_config()
         groups.kv_cache_groups *= 2
+        draft.kv_cache_groups[0].is_eagle_group = True  # as vLLM 0.33 marks it
         no = kvc.Code.UNSUPPORTED
+        self.fails(no, "draft model", make, vllm_config(self.extra), draft)
         self.fails(no, "secondary tier", make, vllm_config(self.extra), groups)
         self.fails(no, "window", make, vllm_config(self.extra), cache_config(sliding_window=512))
         self.fails(no, "different sizes", make, vllm_config(self.extra), cache_config(head_size_v=16))

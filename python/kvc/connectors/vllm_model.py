@@ -60,6 +60,8 @@ def pages_of(kv_cache_config: Any) -> Pages:
     if len(groups) != 1:
         raise Error(Code.UNSUPPORTED, f"the model has {len(groups)} groups of layers with caches of different kinds, which this connector "
                                       "does not support: use the secondary tier (VLLM.md)")
+    if getattr(groups[0], "is_eagle_group", False):  # rows of its layers depend on the token that follows
+        raise Error(Code.UNSUPPORTED, "a draft model with layers of its own is not supported by this connector")
     spec = groups[0].kv_cache_spec
     if type(spec).__name__ != "FullAttentionSpec" or getattr(spec, "sliding_window", None) or getattr(spec, "attention_chunk_size", None):
         raise Error(Code.UNSUPPORTED, f"layers of {type(spec).__name__} with a window or without full attention are not supported by this "
