@@ -102,8 +102,8 @@ BUDGET = {
     "formats/engines": 10310,  # ids of the rows alone; layers with K or V alone
     # folders of profiles, the one for new ones, and the choice of one; a hash of all weights by all cores; queries
     # estimated from weights, of all common types and scalings of RoPE; gradients of a model, which took torch; names in order;
-    # pairs and counts of hostile profiles; caches of other models than the weights
-    "formats/model": 9850,
+    # pairs and counts of hostile profiles; caches of other models than the weights; the margin of what is learnt
+    "formats/model": 9870,
     "formats/compare": 3010,  # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's
     # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes; packing with a base; layers and tensors that are alike, sorted;
     # scores of a coder of another layer, and merged layers without a profile

@@ -140,7 +140,7 @@ static int find_by_gradients(const struct kvc_learnt_part *p, int is_v, size_t h
         b->scale[h * dim + j] = kvc_learn_round(row, dim, b->basis + (h * dim + j) * dim);
         b->variance[h * dim + j] = value[j] > 0 ? (float)(value[j] / (step * step)) : 0;
     }
-    if (!status) b->weight[h] = (float)exp(p->weight[h] / p->measured);
+    if (!status) b->weight[h] = (float)kvc_learn_weight(p, h);
     free(root);
     free(vector);
     free(row);

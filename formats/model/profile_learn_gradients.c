@@ -22,6 +22,7 @@
  * more than these are: minutes of a core. */
 enum { CACHES_MOST = 6, CACHES_MOST_WIDE = 8, CACHES_LEAST = 4, WIDE = 128 };
 #define WEIGHTS 1e10
+enum { KNOWN = 6, KNOWN_DIM = 64 };
 
 /* Adds M of a run to `metric`: products of the gradients of rows. The run's tokens stand for
  * `tokens`, of which most are farther from the rows: attention to near rows would be to tokens of
@@ -159,24 +160,41 @@ int kvc_learner_has_gradients(const struct kvc_learner *l) {
     return l->layers != 0;
 }
 
+/* Returns how many times larger the metric is taken than it was measured. It fits the caches that
+ * it is of: errors in others cost more, the more so the more channels a head has, and the fewer
+ * caches there are. With KNOWN caches of heads of 64 channels they do not (GRADIENTS.md). */
+static double margin(const struct kvc_learner *l) {
+    size_t widest = 0;
+    for (uint32_t i = 0; i < l->layers; i++)
+        for (int r = 0; r < 2; r++)
+            if (l->layer[i].part[r].dim > widest) widest = l->layer[i].part[r].dim;
+    return fmax(1, sqrt((double)widest / KNOWN_DIM * KNOWN / fmax(l->measured, 1)));
+}
+
+double kvc_learn_weight(const struct kvc_learnt_part *p, size_t head) {
+    return exp(p->weight[head] / p->measured) * p->margin;
+}
+
 void kvc_learn_gradients_settle(struct kvc_learner *l) {
     const int known = kvc_learner_has_gradients(l);
+    const double more = margin(l);
     for (int r = 0; r < 2; r++) {
         double mean = 0, heads = 0;
         for (uint32_t i = 0; i < l->layers && known; i++) {
             const struct kvc_learnt_part *p = &l->layer[i].part[r];
             for (size_t h = 0; p->sum && h < p->heads; h++, heads++)
-                mean += exp(p->weight[h] / p->measured);
+                mean += exp(p->weight[h] / p->measured) * more;
         }
-        for (uint32_t i = 0; i < l->layers; i++)
+        for (uint32_t i = 0; i < l->layers; i++) {
             l->layer[i].part[r].minimum = heads > 0 ? fmax(LEAST * mean / heads, NOTHING) : 0;
+            l->layer[i].part[r].margin = more;
+        }
     }
 }
 
 void kvc_learn_metric(const struct kvc_learnt_part *p, size_t head, double *metric) {
     const size_t dim = p->dim;
-    const double weight = exp(p->weight[head] / p->measured),
-                 more = fmax(REGULAR * weight, p->minimum);
+    const double weight = kvc_learn_weight(p, head), more = fmax(REGULAR * weight, p->minimum);
     for (size_t a = 0; a < dim; a++)
         for (size_t b = a; b < dim; b++)
             metric[a * dim + b] = metric[b * dim + a] = p->form[(head * dim + a) * dim + b] *

@@ -20,6 +20,7 @@ struct kvc_learnt_part {
      * weight, the mean of its diagonal; and of the logarithms of these. Like gram, and [head]. */
     double *form, *weight, measured;
     double minimum; /* added to the diagonal at least; 0: gradients are not known of all layers */
+    double margin;  /* times which the metric is taken */
 };
 
 struct kvc_learnt_layer {
@@ -98,9 +99,11 @@ void kvc_learn_attention_settle(struct kvc_learner *l);
 /* Tokens of a continuation, and of what is said again at one place, in the metric
  * (kvc-profile(5)). */
 enum { KVC_LEARN_TOKENS = 512, KVC_LEARN_AGAIN = 256 };
-/* Sets `minimum` of all parts (profile_learn_gradients.c). */
+/* Sets `minimum` and `margin` of all parts (profile_learn_gradients.c). */
 void kvc_learn_gradients_settle(struct kvc_learner *l);
-/* Sets metric[channel][channel] to that of a head of a part whose `minimum` is not 0. */
+/* Returns the weight of a head of a part whose `minimum` is not 0, the mean of the metric's
+ * diagonal; and sets metric[channel][channel]. */
+double kvc_learn_weight(const struct kvc_learnt_part *p, size_t head);
 void kvc_learn_metric(const struct kvc_learnt_part *p, size_t head, double *metric);
 
 /* Keeps the rows of a cache for learning predictors (profile_learn_samples.c). */

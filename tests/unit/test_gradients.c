@@ -5,6 +5,7 @@
 #include "formats/cache/mapped.h"
 #include "formats/model/gradients.h"
 #include "formats/model/profile_learn.h"
+#include "formats/model/profile_learn_state.h"
 #include "formats/model/weights_product.h"
 
 enum { TOKENS = 260, AGAIN = 32, NEAR = 64 };
@@ -186,40 +187,66 @@ static double room_of(struct kvc_profile *p, uint32_t layer) {
     return sqrt(sum / (KV * C));
 }
 
-/* A layer that hardly adds to its output may have coarser rows; without weights nothing says so. */
+/* A layer that hardly adds to its output may have coarser rows; without weights nothing says so.
+ * A cache that is measured twice says the same. */
 static void test_learnt(void **state) {
-    double apart[2];
+    double apart[3], room[3];
     (void)state;
     make_weights(LLAMA, 0.01);
     struct kvc_cache *c = make_cache(KVC_PAIRING_HALVES);
     struct kvc_error e;
     struct kvc_weights *w = kvc_weights_open(put_model(1, "none"), &e);
     assert_non_null(w);
-    for (int known = 0; known < 2; known++) {
+    for (int times = 0; times < 3; times++) {
+        const int known = times > 0;
         struct kvc_learner *l = kvc_learner_new(&e);
         struct kvc_buffer bytes = {0};
         struct kvc_sink out = kvc_sink_buffer(&bytes);
-        struct kvc_gradients_pass *pass = NULL;
-        if (known && kvc_learner_look(l, c, w, 1, NULL, NULL, 1, &pass, &e))
-            fail_msg("%s", e.message);
-        assert_int_equal(kvc_learner_add(l, c, NULL, &e), 0);
-        if (known && kvc_learner_measure(l, pass, &e)) fail_msg("%s", e.message);
-        kvc_gradients_free(pass);
+        for (int i = 0; i < times || i < 1; i++) {
+            struct kvc_gradients_pass *pass = NULL;
+            if (known && kvc_learner_look(l, c, w, 1, NULL, NULL, 1, &pass, &e))
+                fail_msg("%s", e.message);
+            assert_int_equal(kvc_learner_add(l, c, NULL, &e), 0);
+            if (known && kvc_learner_measure(l, pass, &e)) fail_msg("%s", e.message);
+            kvc_gradients_free(pass);
+        }
         assert_int_equal(kvc_learner_has_gradients(l), known);
         assert_int_equal(kvc_learner_has_queries(l), known);
         if (kvc_learner_write(l, &out, &e)) fail_msg("%s", e.message);
         struct kvc_profile *p = kvc_profile_open_memory(bytes.data, bytes.n, &e);
         assert_non_null(p);
         assert_int_equal(kvc_profile_metric(p), known ? KVC_METRIC_FISHER : KVC_METRIC_COVARIANCE);
-        apart[known] = room_of(p, LAYERS - 1) / room_of(p, 0);
+        room[times] = room_of(p, 0);
+        apart[times] = room_of(p, LAYERS - 1) / room[times];
         kvc_profile_free(p);
         kvc_learner_free(l);
         free(bytes.data);
     }
     assert_true(apart[0] < 3);
     assert_true(apart[1] > 20);
+    assert_true(fabs(apart[2] / apart[1] - 1) < 0.01);
+    assert_true(fabs(room[2] / room[1] - 1) < 0.01);
     kvc_weights_close(w);
     kvc_cache_free(c);
+}
+
+/* A metric of few caches, and of heads of many channels, is taken larger than it was measured. */
+static void test_margin(void **state) {
+    static const struct {
+        size_t dim;
+        unsigned measured;
+        double margin;
+    } x[] = {{64, 6, 1}, {64, 2, 1.7321}, {64, 8, 1}, {128, 8, 1.2247}, {256, 8, 1.7321}};
+    (void)state;
+    for (size_t i = 0; i < sizeof x / sizeof x[0]; i++) {
+        double weight = 2 * x[i].measured, form[1] = {0}, sum[1] = {0};
+        struct kvc_learnt_layer layer = {
+            .part[1] = {.heads = 1, .dim = x[i].dim, .sum = sum, .form = form, .weight = &weight}};
+        struct kvc_learner l = {.layer = &layer, .layers = 1, .measured = x[i].measured};
+        layer.part[1].measured = x[i].measured;
+        kvc_learn_gradients_settle(&l);
+        assert_true(fabs(kvc_learn_weight(&layer.part[1], 0) / exp(2) - x[i].margin) < 1e-4);
+    }
 }
 
 static void say(struct kvc_cache *c, uint8_t print, uint64_t layers) {
@@ -369,8 +396,9 @@ static void test_stopped(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients), cmocka_unit_test(test_learnt),
-        cmocka_unit_test(test_models),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_stopped),   cmocka_unit_test(test_products),
+        cmocka_unit_test(test_margin),    cmocka_unit_test(test_models),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_products),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
