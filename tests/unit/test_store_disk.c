@@ -6,14 +6,15 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <pthread.h>
 #include <sys/statvfs.h>
 
 #define DAY 86400
 enum { CACHES = 6, DISK = 1 << 20 }; /* bytes */
 
-static int64_t clock_is_ahead; /* seconds */
-static int64_t files_are_ahead;
-static int64_t others = -1; /* bytes of the disk that others take; -1: it is a real one */
+static _Atomic int64_t clock_is_ahead; /* seconds */
+static _Atomic int64_t files_are_ahead;
+static _Atomic int64_t others = -1; /* bytes of the disk that others take; -1: it is a real one */
 
 time_t __real_time(time_t *t);
 time_t __wrap_time(time_t *t);
@@ -44,10 +45,15 @@ static int add_size(const char *path, const struct stat *st, int type, struct FT
     return 0;
 }
 
+/* Asked by the test, and by threads of the store that write. */
 static int64_t left(void) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
     taken = others;
     assert_int_equal(nftw(folder, add_size, 8, FTW_PHYS), 0);
-    return taken < DISK ? DISK - taken : 0;
+    const int64_t free_bytes = taken < DISK ? DISK - taken : 0;
+    pthread_mutex_unlock(&lock);
+    return free_bytes;
 }
 
 int __wrap_fstatvfs64(int fd, struct statvfs *fs) {
