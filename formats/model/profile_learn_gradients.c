@@ -180,15 +180,14 @@ void kvc_learn_gradients_settle(struct kvc_learner *l) {
     const double more = margin(l);
     for (int r = 0; r < 2; r++) {
         double mean = 0, heads = 0;
-        for (uint32_t i = 0; i < l->layers && known; i++) {
-            const struct kvc_learnt_part *p = &l->layer[i].part[r];
-            for (size_t h = 0; p->sum && h < p->heads; h++, heads++)
-                mean += exp(p->weight[h] / p->measured) * more;
-        }
         for (uint32_t i = 0; i < l->layers; i++) {
-            l->layer[i].part[r].minimum = heads > 0 ? fmax(LEAST * mean / heads, NOTHING) : 0;
-            l->layer[i].part[r].margin = more;
+            struct kvc_learnt_part *p = &l->layer[i].part[r];
+            p->margin = more;
+            for (size_t h = 0; known && p->sum && h < p->heads; h++, heads++)
+                mean += kvc_learn_weight(p, h);
         }
+        for (uint32_t i = 0; i < l->layers; i++)
+            l->layer[i].part[r].minimum = heads > 0 ? fmax(LEAST * mean / heads, NOTHING) : 0;
     }
 }
 

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <sys/stat.h>
@@ -120,6 +121,18 @@ static inline struct kvc_store_namespace *open_namespace(struct kvc_store *s,
                                                          const struct made *x) {
     const struct kvc_store_namespace_options o = {.size = sizeof o, .chunk = CHUNK};
     return open_namespace_with(s, x, &o);
+}
+
+/* Returns how many files the folder `sub` of a tier has, but for hidden ones. */
+static inline unsigned count_names(const char *tier, const char *sub) {
+    char path[300];
+    unsigned n = 0;
+    snprintf(path, sizeof path, "%s/%s/%s", folder, tier, sub);
+    DIR *d = opendir(path);
+    assert_non_null(d);
+    for (const struct dirent *entry; (entry = readdir(d)) != NULL;) n += entry->d_name[0] != '.';
+    closedir(d);
+    return n;
 }
 
 static inline void put(struct kvc_store_namespace *ns, const struct made *x) {

@@ -4,7 +4,6 @@
 
 #include "formats/store/dir/dir.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sys/statvfs.h>
@@ -113,17 +112,6 @@ static void others_fill_the_disk(void **state) {
         kvc_store_close(s);
         for (int i = 0; i < CACHES; i++) unmake(x[i]);
     }
-}
-
-static unsigned count_names(const char *store, const char *sub) {
-    char path[300];
-    unsigned n = 0;
-    snprintf(path, sizeof path, "%s/%s/%s", folder, store, sub);
-    DIR *d = opendir(path);
-    assert_non_null(d);
-    for (const struct dirent *x; (x = readdir(d)) != NULL;) n += x->d_name[0] != '.';
-    closedir(d);
-    return n;
 }
 
 /* Files that get old only once the clock has caught up go at once. */

@@ -4,19 +4,6 @@
 
 #include "formats/store/dir/dir.h"
 
-#include <dirent.h>
-
-static unsigned count_names(const char *tier, const char *sub) {
-    char path[300];
-    unsigned n = 0;
-    snprintf(path, sizeof path, "%s/%s/%s", folder, tier, sub);
-    DIR *d = opendir(path);
-    assert_non_null(d);
-    for (const struct dirent *entry; (entry = readdir(d)) != NULL;) n += entry->d_name[0] != '.';
-    closedir(d);
-    return n;
-}
-
 /* --- damage --- */
 
 /* Flips a byte of chunk 1 of 3: one token chunk comes, the bad one is counted, put aside and not
