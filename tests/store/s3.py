@@ -360,26 +360,32 @@ def test_slow(port):
         expect(got, [3, 0, 0, 0, 0], 3000)
 
 
+def second_request_wins(d, method, command, numbers):
+    """Checks that a request which stalls is overtaken by its second one. On a busy machine a request
+    that is only late has a second one, too, and the stall meets that: then the first one wins, and
+    the command is tried again."""
+    won = d("stats")[0][4]
+    for _ in range(5):
+        PROXY.set(Fault("stall", method, times=1))
+        expect(d(command), numbers, 1500)
+        if d("stats")[0][4] > won:
+            return
+    raise AssertionError(f"{command}: no second request won in five tries: {d('stats')}")
+
+
 def test_hedging(port):
     with Driver(PROXY.port, prefix="hedge") as d:
         PROXY.set()
         expect(d("put 0 40 1000 9000"), [40, 0, 0])
         expect(d("get 0 40 1000 9000"), [40, 0, 0, 0, 0])
-        PROXY.set(Fault("stall", "GET", times=1))
-        got = d("get 0 3 1000 9000")
-        expect(got, [3, 0, 0, 0, 0], 1500)
-        stats = d("stats")[0]
-        assert stats[3] >= 1 and stats[4] >= 1, stats
+        second_request_wins(d, "GET", "get 0 3 1000 9000", [3, 0, 0, 0, 0])
         PROXY.set(Fault("late", "GET", times=1, seconds=0.2))
         expect(d("get 0 3 1000 9000"), [3, 0, 0, 0, 0])
     with Driver(PROXY.port, "remember=0", prefix="hedge") as d:
         for method, command, numbers in (("HEAD", "find 0 1 9000", [1, 0]), ("GET", "walk", [40, 40000])):
             for _ in range(16):
                 expect(d(command), numbers)
-            won = d("stats")[0][4]
-            PROXY.set(Fault("stall", method, times=1))
-            expect(d(command), numbers, 1500)
-            assert d("stats")[0][4] > won, command
+            second_request_wins(d, method, command, numbers)
     with Driver(PROXY.port, "hedge=no", prefix="hedge") as d:
         PROXY.set(Fault("late", "GET", seconds=0.2))
         got = d("get 0 3 1000 9000")
