@@ -40,7 +40,7 @@ def check(facts: Optional[Mapping[str, Any]]) -> Optional[Mapping[str, Any]]:
         if not isinstance(key, str):
             raise TypeError(f"a fact has a text for a key, not {key!r}")
         if key not in KNOWN and not key.startswith(BEGINS + OWN):
-            raise Error(Code.USAGE, f"kvc knows no fact '{key}'{hint(key, KNOWN)} (kvc(5) lists them; your own begin with 'x-')")
+            raise Error(Code.USAGE, f"kvc knows no fact '{key}'{hint(key, KNOWN)} (FORMAT.md, 7, lists them; your own begin with 'x-')")
         if key in CHOICES and value not in CHOICES[key]:
             raise Error(Code.USAGE, f"the fact '{key}' is {value!r}, and not one of {', '.join(CHOICES[key])}"
                                     f"{hint(str(value), CHOICES[key])}")

@@ -177,7 +177,7 @@ class TestFacts(CheckCase):
     def test_unknown(self):
         self.refused("kvc knows no fact 'rope.thetaa'; did you mean 'rope.theta'?", cache(), facts={"rope.thetaa": "1"})
         self.refused("did you mean 'model.kv-heads'?", cache(), facts={"model.kv_heads": 2})
-        self.refused("kvc knows no fact 'zzzz' (kvc(5) lists them; your own begin with 'x-')", cache(), facts={"zzzz": 2})
+        self.refused("kvc knows no fact 'zzzz' (FORMAT.md, 7, lists them; your own begin with 'x-')", cache(), facts={"zzzz": 2})
         self.refused("'model.name' is None", cache(), facts={"model.name": None})
         self.refused("'rope.pairing' is 'half', and not one of halves, interleaved, none; did you mean 'halves'?", cache(),
                      facts={"rope.pairing": "half"})

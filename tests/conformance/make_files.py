@@ -3020,6 +3020,8 @@ def merge_files():
         lambda: pair("slerp", lines=((merge("slerp"), merge("slerp"), STORE),)))
     bad("pipeline-merge-late", "before", "lowrank, which looks at segments, before merge.")(
         lambda: pair("slerp", lines=((lowrank("r=1"), merge("slerp"), STORE),)))
+    bad("pipeline-merge-outlier", "before", "outlier, which looks at a block, before merge.")(
+        lambda: pair("slerp", lines=((outlier("0.4"), merge("slerp"), STORE),)))
     bad("pipeline-project-tail", "come after", "tail, which takes rows out, after project.")(
         lambda: pair("slerp", lines=((project("hidden"), tail("2"), STORE),)))
     bad("pipeline-open", "terminal", "A pipeline that ends with tail.")(
@@ -3184,13 +3186,13 @@ def numbered(values):
 
 
 def derope_files():
-    def unrotated(pairing=1, first=0, angles=(1.0, 0.125), dtype=BF16, named=None, step=3):
+    def unrotated(pairing=1, first=0, angles=(1.0, 0.125), dtype=BF16, named=None, step=3, line=(DEROPE, STORE)):
         part = Part([first + step * i for i in range(5)])
         before = some_matrix(5, 8, 500)
         rows = [b"".join(number(dtype, x) for x in rotated(row, 4, angles, pairing, max(p, 0)))
                 for row, p in zip(before, part.positions)]
         c = Cache([part], [(0, 0, 0, 0)], [Tensor(0, 0, dtype, rows=rows, rotation=1), Tensor(0, 1, dtype)],
-                  pipelines=((DEROPE, STORE),))
+                  pipelines=(line,))
         c.rotations = [(pairing, list(angles) if named is None else named)]
         c.coded = {0: lambda t, rows: [raw_rows(dtype, before, 1)],
                    1: lambda t, rows: [Section(RAW, b"".join(rows), stage=1)]}
@@ -3201,6 +3203,7 @@ def derope_files():
     bad("derope-position", "position", "Rows at positions from -25 to -13.", "read")(lambda: unrotated(first=-13, step=-3))
     bad("derope-far", "position", "Rows from position 2^32 on.", "read")(lambda: unrotated(first=2**32))
     bad("derope-profile", "profile", "The angles are those of a profile, and the file names none.", "read")(lambda: unrotated(named=2))
+    bad("pipeline-derope-twice", "twice", "derope twice in a pipeline.")(lambda: unrotated(line=(DEROPE, DEROPE, STORE)))
 
 
 def center_files():

@@ -89,7 +89,7 @@ TERMINAL = {STORE, ZSTD, SPLIT, FAST, CODE, CROSS}
 MAY_END = {QUANT, LOWRANK, PROJECT}  # hand on what they missed; nothing need stand behind them
 FLOATS_ONLY = {FINITE, QUANT, OUTLIER, LOWRANK, PRUNE, MERGE, PROJECT, DEROPE, CENTER, BASIS, STEPS, CODE, PREDICT}
 LOSSY = {QUANT, OUTLIER, LOWRANK, PRUNE, MERGE, PROJECT, DEROPE, CENTER, BASIS, STEPS, CODE, PREDICT}
-LOOKS = {LOWRANK, PRUNE, SALIENCY, DEROPE, CENTER, BASIS, STEPS, CODE, CROSS, PREDICT}  # at segments
+LOOKS = {OUTLIER, LOWRANK, PRUNE, SALIENCY, DEROPE, CENTER, BASIS, STEPS, CODE, CROSS, PREDICT}  # at segments
 # These take and hand on the dtype, and so round what follows, even where they take nothing out.
 TAKE_DTYPE = {FINITE, SINK, TAIL, PRUNE, SALIENCY, MERGE}
 FLOATS = {"f32", "f16", "bf16"}
@@ -1226,7 +1226,8 @@ def read_argument(r, allowed, default):
 def check_pipeline(stages):
     need(stages[-1] in TERMINAL | MAY_END, f"TABLE: nothing consumes what stage {stages[-1]} hands on")
     need(not TERMINAL & set(stages[:-1]), "TABLE: stages behind a terminal one")
-    need(stages.count(SALIENCY) <= 1, "TABLE: a second saliency")
+    for stage in (SALIENCY, DEROPE, STEPS, CROSS, PREDICT, MERGE):
+        need(stages.count(stage) <= 1, f"TABLE: stage {stage} twice")
     if MERGE in stages:
         before = stages[: stages.index(MERGE)]
         need(not LOOKS & set(before), "TABLE: merge behind a stage that looks at segments")
@@ -1237,8 +1238,6 @@ def check_pipeline(stages):
     if PRUNE in stages:
         counts = {DEROPE, CENTER, BASIS, STEPS, CROSS, PREDICT, PROJECT} & set(stages[stages.index(PRUNE) :])
         need(not counts, f"TABLE: stages {counts} behind prune")
-    need(stages.count(STEPS) <= 1, "TABLE: a second steps")
-    need(stages.count(PREDICT) <= 1, "TABLE: a second predict")
     need(PREDICT not in stages or not {CROSS, MERGE} & set(stages), "TABLE: predict together with cross or merge")
 
 

@@ -106,7 +106,7 @@ static void even_out(const struct kvc_rope_facts *rope, double *weight) {
 
 /* Finds the weight of an error in each channel: of K the energy of queries there, or, without
  * queries, of the keys themselves, as an error of a logit; of V all alike, against the spread of
- * the layer. basis.md, 4. */
+ * the layer. basis.md, "Encoders". */
 static int find_weights(const struct state *s, double k, double *weight, struct kvc_error *e) {
     const size_t heads = s->own.heads, dim = s->own.dim, width = heads * dim;
     const double rows = s->rows ? (double)s->rows : 1;

@@ -27,7 +27,7 @@ void kvc_basis_own_free(struct kvc_basis_own *o);
 size_t kvc_basis_own_count(const struct kvc_basis_own *o);
 /* Makes room for the rows, once kept[] is set. */
 int kvc_basis_own_rows(struct kvc_basis_own *o, struct kvc_error *e);
-/* Makes the rows of codes and scales (basis.md, 3: each product is rounded). */
+/* Makes the rows of codes and scales (basis.md, "Decoding": each product is rounded). */
 void kvc_basis_own_build(struct kvc_basis_own *o);
 /* Adds the section BASIS. */
 int kvc_basis_own_write(struct kvc_basis_own *o, uint8_t stage, struct kvc_sections *side,
