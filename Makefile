@@ -122,6 +122,8 @@ $B/%.o: %.c | $B/ready
 	$(SAY) CC $<
 	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(NO_PATHS) $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
 $B/tests/%.o: override KVC_CFLAGS += -Wno-double-promotion
+# Unit tests spend their time in the library. With -O1 they are compiled in two thirds of the time, under sanitizers in a third.
+$B/tests/unit/%.o: ISA := -O1
 
 # The compiler knows the machine it compiles for. It is asked once, and only when a kernel is compiled.
 MACHINE = $(eval MACHINE := $(shell $(CC) $(CPPFLAGS) $(CFLAGS) -dM -E -x c /dev/null | grep -owE '__(x86_64|aarch64)__'))$(MACHINE)

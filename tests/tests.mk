@@ -325,7 +325,7 @@ SAN_UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
 .PHONY: asan
 asan:
 	@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 $(MAKE) --no-print-directory test-san CUDA=0 \
-	  CFLAGS="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address $(SAN_UNDEFINED)" LDFLAGS="-fsanitize=address $(SAN_UNDEFINED)"
+	  CFLAGS="-O2 -g1 -fno-omit-frame-pointer -fsanitize=address $(SAN_UNDEFINED)" LDFLAGS="-fsanitize=address $(SAN_UNDEFINED)"
 
 ## ubsan: all tests under the undefined-behaviour sanitizer alone
 .PHONY: ubsan

@@ -224,8 +224,9 @@ struct kvc_store_put_options {
 /* Puts the whole chunks of a cache that begins at position 0 and has its token ids. Chunks that the
  * store has are not packed again. A cache with layers that keep a window or a state is put as it
  * is, for kvc_store_get_whole(). Returns 0; 1 if the queue is full and it was dropped (counted); -1
- * if f does not belong to the namespace, cannot be cut, or if `progress` cancelled it. If it waited
- * and a tier failed, *e tells why after 0 too; kvc_store_find() tells what is there. */
+ * if f does not belong to the namespace or cannot be cut, if `progress` cancelled it, or if no tier
+ * took the facts of the namespace, or a cache that is put as it is. If it waited and a tier failed
+ * to take chunks, *e tells why after 0 too; kvc_store_find() tells what is there. */
 KVC_STORE_API int kvc_store_put(struct kvc_store_namespace *ns, const struct kvc_file *f,
                                 const struct kvc_store_put_options *options, struct kvc_error *e);
 /* Refuses a cache that kvc_store_put() would refuse. *tokens gets how many it would store: 0 if
