@@ -1,7 +1,7 @@
-/* learning.c: profiles that a store learns from what it holds. A recipe that wants a profile and has
- * none keeps caches lossless in its namespace until these are enough to learn from; then packed in
- * the namespace of recipe and profile, to which those before are moved. Spec: STORE.md, "Learning".
- * Not for how a profile comes of rows (kvc_learning_start()). */
+/* learning.c: profiles that a store learns from what it holds. A recipe that wants a profile and
+ * has none keeps caches lossless in its namespace until these are enough to learn from; then packed
+ * in the namespace of recipe and profile, to which those before are moved. Spec: STORE.md,
+ * "Learning". Not for how a profile comes of rows (kvc_learning_start()). */
 #include "formats/store/store.h"
 
 #include "formats/api/kvc_inspect.h"
