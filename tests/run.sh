@@ -46,37 +46,28 @@ run() { # run NAME COMMAND...
     "$@" >"$logs/one" 2>&1
     count $? "$logs/one" "$name"
 }
-# Runs programs on all cores, each with the folder ARGUMENTS/(its name after "_") as argument, if there are ARGUMENTS.
-run_all() { # run_all KIND ARGUMENTS PROGRAM...
-    kind=$1 arguments=$2
+# Runs a command for each of what is named, on all cores: its $1, and $name without the folder.
+run_all() { # run_all PREFIX COMMAND NAMED...
+    prefix=$1 command=$2
     shift 2
     [ $counting = 0 ] || { suites=$((suites + $#)); return 0; }
     printf '%s\n' "$@" | xargs -P "$jobs" -I {} sh -c '
         name=$(basename "$1")
-        "$1" ${2:+"$2/${name#*_}"} >"$3/$name" 2>&1
-        echo $? >"$3/$name.status"' sh {} "$arguments" "$logs"
+        eval "$2" >"$3/$name" 2>&1
+        echo $? >"$3/$name.status"' sh {} "$command" "$logs"
     for t; do
         t=$(basename "$t")
-        count "$(cat "$logs/$t.status")" "$logs/$t" "$kind $t"
+        count "$(cat "$logs/$t.status")" "$logs/$t" "$prefix$t"
     done
-}
-
-# Makes targets on all cores, of which no two build the same files. The longest come first.
-run_checks() { # run_checks TARGET...
-    [ $counting = 0 ] || { suites=$((suites + $#)); return 0; }
-    printf '%s\n' "$@" | xargs -P "$jobs" -I {} sh -c '
-        "$1" -s "$2" >"$3/$2" 2>&1
-        echo $? >"$3/$2.status"' sh "${MAKE:-make}" {} "$logs"
-    for t; do count "$(cat "$logs/$t.status")" "$logs/$t" "$t"; done
 }
 
 run_suites() {
     # shellcheck disable=SC2046
-    run_all unit "" $(for t in "$build"/tests/unit/test_*; do case $t in *.o | *.d | *.gc??) ;; *) echo "$t" ;; esac; done)
+    run_all "unit " '"$1"' $(for t in "$build"/tests/unit/test_*; do case $t in *.o | *.d | *.gc??) ;; *) echo "$t" ;; esac; done)
     [ "$what" != unit ] || return 0
     run golden "$build/tests/golden/golden" tests/golden
     run "conformance, libkvc" "${PYTHON:-python3}" tests/conformance/run.py "$build/tests/conformance/reader"
-    run_all replay tests/fuzz/corpus "$build"/replay/fuzz_*
+    run_all "replay " '"$1" "tests/fuzz/corpus/${name#*_}"' "$build"/replay/fuzz_*
     run attack_model "$build/tests/store/attack_model"
     run "command line" env KVC_BIN="$(cd "$build" && pwd)" sh tests/cli/run.sh
     if [ -n "${KVC_TEST_DATA:-}" ]; then
@@ -97,11 +88,12 @@ run_suites() {
 
 run_rest() {
     run "conformance, second reader" "${PYTHON:-python3}" tests/conformance/run.py --second-reader
-    run_all store "" "$build/tests/store/attack_kill" "$build/tests/store/attack_index" "$build/tests/store/attack_faults"
+    run_all "" '"$1"' "$build/tests/store/attack_kill" "$build/tests/store/attack_index" "$build/tests/store/attack_faults"
     [ ! -e "$build/tests/store/s3_driver" ] || run "signatures of S3" python3 tests/store/s3_sign.py "$build/tests/store/s3_driver"
     [ ! -e "$build/kvc_store_redis.so" ] || run "store in Redis" python3 tests/store/redis.py "$build"
     run check-install "${MAKE:-make}" -s check-install # builds this tree for another folder of profiles
-    run_checks test-simt-quick check-dist bench-smoke \
+    # targets of which no two build the same files, the longest first
+    run_all "" '"${MAKE:-make}" -s "$1"' test-simt-quick check-dist bench-smoke \
         check-layers check-layers-test check-size check-words check-files check-symbols check-abi check-abi-test \
         check-memory check-python check-vars check-target check-deps check-simde check-cuda check-options man-lint \
         test-trace
@@ -112,8 +104,8 @@ KVC_FAKE_CUDA="$(cd "$build" && pwd)/tests/cuda/libkvc_cuda_fake.so"
 export KVC_FAKE_CUDA
 case $what in
 unit) time=", about 1 min of processor time" ;;
-all) time=", about 10 min of processor time" ;;
-san | coverage) time=", about 10 min of processor time" ;;
+all | coverage) time=", about 10 min of processor time" ;;
+san) time=", about 20 min of processor time" ;;
 esac
 suites=0 counting=1
 run_suites
