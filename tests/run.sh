@@ -16,8 +16,7 @@ elif [ -d ../shared/data ] && [ -z "${KVC_TEST_DATA:-}" ]; then
 fi
 jobs=$(nproc 2>/dev/null || echo 1)
 logs=$(mktemp -d)
-gpu=
-trap '[ -z "$gpu" ] || kill "$gpu" 2>/dev/null; rm -rf "$logs"' EXIT
+trap 'rm -rf "$logs"' EXIT
 trap 'exit 2' HUP INT TERM
 
 # Adds the counts of a finished run: cmocka's closing lines or "N passed, N failed[, N skipped]".
@@ -75,15 +74,8 @@ run_suites() {
         run "real round trips" sh tests/real.sh "$build" "$KVC_TEST_DATA"
     fi
     [ "$what" != san ] || return 0
-    if [ $counting = 0 ]; then # two minutes of one core: the rest runs beside it
-        "$build/tests/cuda/test_cuda_fake" tests/golden/*.kvc samples/*.kvc >"$logs/gpu" 2>&1 &
-        gpu=$!
-    fi
+    run "GPU's tests, on the host" "$build/tests/cuda/test_cuda_fake" tests/golden/*.kvc samples/*.kvc
     [ "$what" != all ] || run_rest
-    [ $counting = 0 ] || { suites=$((suites + 1)); return 0; }
-    wait "$gpu"
-    count $? "$logs/gpu" "GPU's tests, on the host"
-    gpu=
 }
 
 run_rest() {
