@@ -7,11 +7,15 @@ DTYPE is f32, f16 or bf16; 4 layers, 2 KV heads of 64, token ids. Keys are as in
 channel, turned by RoPE, with noise; layers are alike, so that they can be merged. With QUERIES: 4 query heads at the last
 so many positions. `interleaved`: RoPE pairs (2i, 2i + 1); else (i, i + 32). `wild`: NaN, infinities and 1e38 here and
 there."""
+import functools
 import json
 import math
 import random
 import struct
 import sys
+
+import made_rows
+from made_rows import normal
 
 name, dtype, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
 options = sys.argv[4:]
@@ -21,38 +25,37 @@ LAYERS, HEADS, QUERY_HEADS, DIM, HALF = 4, 2, 4, 64, 32
 
 def pack(values):
     if dtype == "bf16":
-        return b"".join(struct.pack("<f", v)[2:] for v in values)
+        data, out = struct.pack("<%df" % len(values), *values), bytearray(2 * len(values))
+        out[::2], out[1::2] = data[2::4], data[3::4]
+        return bytes(out)
     return struct.pack("<%d%s" % (len(values), {"f32": "f", "f16": "e"}[dtype]), *values)
 
 
-def channel(i):
-    """Where channel i of halves stands."""
-    return i if "interleaved" not in options else 2 * i if i < HALF else 2 * (i - HALF) + 1
+@functools.cache
+def turns(position):
+    """Cosine and sine of each pair's angle."""
+    angles = [position * 1e4 ** (-i / HALF) for i in range(HALF)]
+    return list(zip(map(math.cos, angles), map(math.sin, angles)))
 
 
 def turned(row, position):
-    to = [0.0] * DIM
-    for i in range(HALF):
-        angle = position * 1e4 ** (-i / HALF)
-        to[channel(i)] = row[i] * math.cos(angle) - row[i + HALF] * math.sin(angle)
-        to[channel(i + HALF)] = row[i] * math.sin(angle) + row[i + HALF] * math.cos(angle)
-    return to
+    return made_rows.turned(row, turns(position), "interleaved" in options)
 
 
 source, asking = random.Random(1), random.Random(2)  # K and V do not depend on the queries
 mean = [[source.gauss(0, 1) * (4 if i % 13 == 0 else 1) for i in range(DIM)] for _ in range(QUERY_HEADS)]
-base = [[source.gauss(0, 0.5) for _ in range(HEADS * DIM)] for _ in range(tokens)]  # what layers have in common
+base = [[0.5 * z for z in normal(source, HEADS * DIM)] for _ in range(tokens)]  # what layers have in common
 arrays = {}
 for layer in range(LAYERS):
     k, v, q = ([[] for _ in range(n)] for n in (HEADS, HEADS, QUERY_HEADS))
     for t in range(tokens):
         for h in range(HEADS):
             shared = base[t][h * DIM:(h + 1) * DIM]
-            k[h] += turned([m + s + source.gauss(0, 0.2) for m, s in zip(mean[h], shared)], t)
-            v[h] += [s + source.gauss(0, 0.2) for s in shared]
+            k[h] += turned([m + s + 0.2 * z for m, s, z in zip(mean[h], shared, normal(source, DIM))], t)
+            v[h] += [s + 0.2 * z for s, z in zip(shared, normal(source, DIM))]
     for t in range(tokens - queries, tokens):
         for h in range(QUERY_HEADS):
-            q[h] += turned([m + asking.gauss(0, 1) for m in mean[h]], t)
+            q[h] += turned([m + z for m, z in zip(mean[h], normal(asking, DIM))], t)
     if "wild" in options:
         k[0][5 * DIM + 3], k[1][300 * DIM], v[0][7], v[1][9 * DIM + 1] = math.nan, math.inf, -math.inf, math.nan
         if dtype != "f16":

@@ -13,12 +13,16 @@ directions of falling size; K is turned by RoPE behind that. The profile holds t
 Two query heads read a KV head. `text` chooses the rows, `ids` the token ids; `hidden` and `other` add hidden states and an array that is no part
 of a cache; `no-rope`: nothing turns, and no file says so; `pre`: K before RoPE, which the file says;
 interleaved: channels 2i and 2i + 1 are a pair, else i and i + dim / 2."""
+import functools
 import json
 import math
 import operator
 import random
 import struct
 import sys
+
+import made_rows
+from made_rows import normal
 
 what, name = sys.argv[1], sys.argv[2]
 words = sys.argv[3:]
@@ -35,8 +39,8 @@ dtype = options.get("dtype", "bf16")
 
 def pack(kind, values):
     if kind == "BF16":  # rounded to nearest even
-        words = (struct.unpack("<I", struct.pack("<f", v))[0] for v in values)
-        return b"".join(struct.pack("<H", (w + 0x7fff + (w >> 16 & 1)) >> 16) for w in words)
+        words = struct.unpack("<%dI" % len(values), struct.pack("<%df" % len(values), *values))
+        return struct.pack("<%dH" % len(words), *[(w + 0x7fff + (w >> 16 & 1)) >> 16 for w in words])
     return struct.pack("<%d%s" % (len(values), {"F64": "d", "F32": "f", "F16": "e", "I32": "i", "I8": "b"}[kind]), *values)
 
 
@@ -75,30 +79,28 @@ class Rows:
     def __init__(self, source):
         self.mean = [source.gauss(0, 1) * (6 if i % 11 == 0 else 1) for i in range(DIM)]
         self.rows = directions(source)
+        self.columns = list(zip(*self.rows))
         self.size = [0.2 + 2 * 0.85 ** j for j in range(DIM)]
 
     def draw(self, source):
-        c = [source.gauss(0, s) for s in self.size]
-        return [m + dot(c, column) for m, column in zip(self.mean, zip(*self.rows))]
+        c = list(map(operator.mul, normal(source, DIM), self.size))
+        return [m + sum(map(operator.mul, c, column)) for m, column in zip(self.mean, self.columns)]
 
 
-def angle(i, layer):
-    return (LOCAL if SLIDING[layer] == "1" else THETA) ** (-i / HALF)
+def base_of(layer):
+    return LOCAL if SLIDING[layer] == "1" else THETA
 
 
-def channel(i):
-    """Where channel i of halves stands."""
-    return i if "interleaved" not in flags else 2 * i if i < HALF else 2 * (i - HALF) + 1
+@functools.cache
+def turns(position, base):
+    """Cosine and sine of each pair's angle."""
+    if flags & {"no-rope", "pre"}:
+        return [(1, 0)] * HALF
+    return [(math.cos(position * base ** (-i / HALF)), math.sin(position * base ** (-i / HALF))) for i in range(HALF)]
 
 
 def turned(row, position, layer=0):
-    to = [0.0] * DIM
-    for i in range(HALF):
-        c, s = (1, 0) if flags & {"no-rope", "pre"} else (
-            math.cos(position * angle(i, layer)), math.sin(position * angle(i, layer)))
-        to[channel(i)] = row[i] * c - row[i + HALF] * s
-        to[channel(i + HALF)] = row[i] * s + row[i + HALF] * c
-    return to
+    return made_rows.turned(row, turns(position, base_of(layer)), "interleaved" in flags)
 
 
 model = random.Random(SEED)
@@ -142,7 +144,7 @@ def make_profile():
     for layer in range(LAYERS):
         prefix = f"layers.{layer}."
         if "no-rope" not in flags:
-            arrays[prefix + "rope"] = "F64", [HALF], [angle(i, layer) for i in range(HALF)]
+            arrays[prefix + "rope"] = "F64", [HALF], [base_of(layer) ** (-i / HALF) for i in range(HALF)]
         for role in "kv":
             parts = [heads[layer][h][role] for h in range(HEADS)]
             largest = [[max(map(abs, row)) for row in p.rows] for p in parts]
