@@ -161,8 +161,9 @@ struct kvc_open_options {
      * differ; 1: it does not, and takes less time by that of an XXH3 hash of the rows. */
     int no_verify;
     /* Bytes of memory that decoding a .kvc may take beside the caller's, of all threads together;
-     * 0: a quarter of the machine's. Fewer threads decode where that is too little for all, and
-     * blocks are refused (32) of which one thread could take more. */
+     * 0: a quarter of the machine's, or of a control group's limit, as in a container. Fewer
+     * threads decode where that is too little for all, and blocks are refused (32) of which one
+     * thread could take more. */
     uint64_t max_memory;
     /* "KEY=VALUE": facts of the model and its values (kvc.5) that replace those of the file and of
      * `model`, as "scale.k=0.5", "rope.factor=4"; NULL-terminated; NULL: none. Keys that are no

@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Stages write numbers of up to 8 bytes where a block is decoded. */
 enum { ROW_ALIGN = 8 };
@@ -44,11 +43,6 @@ static int verifies(const struct kvc_cache *c) {
 /* --- memory --- */
 
 enum { THREAD_BLOCKS = 8 }; /* that a thread holds */
-
-uint64_t kvc_decode_memory_default(void) {
-    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 4 : UINT64_C(1) << 30;
-}
 
 /* Returns the bytes of a tensor's largest block, as it is or as binary32. */
 static uint64_t block_bytes(const struct kvc_shape *s) {

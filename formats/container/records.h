@@ -173,10 +173,6 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
 /* --- the memory that decoding may take; FORMAT.md bounds a block by 2^30 bytes, and this bound is
  * the reader's own --- */
 
-/* Returns the bytes that are allowed where the caller says nothing: a quarter of the machine's
- * memory. */
-uint64_t kvc_decode_memory_default(void);
-
 /* A thread that decodes is taken to hold eight blocks: of its own, of its stages, of its caller,
  * and those that wait to be written. Three quarters of the memory are for threads, the rest is for
  * blocks and inputs that are kept. */
