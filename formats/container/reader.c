@@ -12,7 +12,7 @@
 #include "formats/container/offsets.h"
 #include "formats/cache/prefix_space.h"
 #include "formats/container/salvage.h"
-#include "formats/io/memory_limit.h"
+#include "formats/io/control_group.h"
 #include "formats/cache/view.h"
 
 #include <inttypes.h>

@@ -5,9 +5,11 @@
 #include "formats/io/parallel.h"
 
 #include "codecs/memory.h"
+#include "formats/io/control_group.h"
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -159,12 +161,16 @@ static int parallel_run(struct pool *p, pthread_t *thread, unsigned *started, st
 }
 
 unsigned kvc_parallel_threads(unsigned threads) {
+    static _Atomic uint64_t limit; /* files of the system are read once */
     cpu_set_t may;
     if (threads) return threads;
+    if (!atomic_load(&limit)) atomic_store(&limit, kvc_core_limit(""));
     /* A container or taskset may allow fewer cores than there are; new threads have no others. */
-    if (!sched_getaffinity(0, sizeof may, &may)) return (unsigned)CPU_COUNT(&may);
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN); /* more than a cpu_set_t holds */
-    return cores > 0 ? (unsigned)cores : 1;
+    const long cores = sched_getaffinity(0, sizeof may, &may) == 0
+                           ? CPU_COUNT(&may)
+                           : sysconf(_SC_NPROCESSORS_ONLN); /* more than a cpu_set_t holds */
+    if (cores <= 1) return 1;
+    return (uint64_t)cores < limit ? (unsigned)cores : (unsigned)limit;
 }
 
 int kvc_parallel(const struct kvc_job *job, unsigned threads, struct kvc_error *e) {

@@ -22,7 +22,8 @@ struct kvc_job {
     void *state;
 };
 
-/* Returns the number of threads that `threads` means: 0 is one per core that may be used. */
+/* Returns the number of threads that `threads` means: 0 is one per core that may be used, by
+ * affinity and by the quota of a control group. */
 unsigned kvc_parallel_threads(unsigned threads);
 
 /* Runs the job on `threads` threads (0: one per core), of which the calling thread is one, as long

@@ -1,6 +1,7 @@
-/* test_memory_limit.c: the limit of memory by files of /proc and /sys as Linux has them, of both
- * versions of control groups, of a container, and of none. Not for what obeys the limit. */
-#include "formats/io/memory_limit.h"
+/* test_control_group.c: the limits of memory and cores by files of /proc and /sys as Linux has
+ * them, of both versions of control groups, of a container, and of none. Not for what obeys the
+ * limits. */
+#include "formats/io/control_group.h"
 
 #include "temp_folder.h"
 
@@ -36,6 +37,7 @@ static void test_none(void **state) {
     assert_true(limit() == machine());
     put("sys/fs/cgroup/user.slice/memory.max", "");
     assert_true(limit() == machine());
+    assert_true(kvc_core_limit(folder) == UINT64_MAX);
     assert_true(kvc_memory_limit("") <= machine() && kvc_memory_limit("") > 0);
 }
 
@@ -67,11 +69,35 @@ static void test_version_1(void **state) {
     assert_int_equal(limit(), 2 * MIB);
 }
 
+/* A quota of time in a period, rounded up. */
+static void test_cores(void **state) {
+    (void)state;
+    put("proc/self/cgroup", "3:cpuset:/z\n2:cpu,cpuacct:/x\n0::/a/b\n");
+    put("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+    assert_true(kvc_core_limit(folder) == UINT64_MAX);
+    put("sys/fs/cgroup/a/b/cpu.max", "650000 100000\n");
+    assert_int_equal(kvc_core_limit(folder), 7);
+    put("sys/fs/cgroup/a/cpu.max", "600000 100000\n");
+    assert_int_equal(kvc_core_limit(folder), 6);
+    put("sys/fs/cgroup/cpuset/cpu.cfs_quota_us", "1000\n");
+    put("sys/fs/cgroup/cpuset/cpu.cfs_period_us", "1000\n");
+    put("sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n");
+    put("sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "50000\n");
+    assert_int_equal(kvc_core_limit(folder), 6);
+    put("sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "200000\n");
+    assert_int_equal(kvc_core_limit(folder), 4);
+    put("sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "0\n");
+    assert_int_equal(kvc_core_limit(folder), 6);
+    put("sys/fs/cgroup/a/b/cpu.max", "1000 100000\n");
+    assert_int_equal(kvc_core_limit(folder), 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_none, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_version_2, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_version_1, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_cores, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
