@@ -1,3 +1,4 @@
+/* control_group.c: reads the limits of control groups. */
 #include "formats/io/control_group.h"
 
 #include <limits.h>
