@@ -70,7 +70,7 @@ $B/tests/cuda/decode_host.o: ISA = $(shell grep -qsw fma /proc/cpuinfo && echo -
 $B/tests/cuda/decode_host.o: kernels/device/decode_host.c | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) CC $<
-	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
+	$(COMPILE) $<
 $(FAKE_TEST): $(CUDA_TEST) $B/tests/cuda/fake.o $B/tests/cuda/decode_host.o $(CUDA_API) $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)

@@ -6,17 +6,16 @@
 #include "codecs/memory.h"
 #include "codecs/registry.h"
 #include "formats/cache/keys.h"
+#include "formats/io/control_group.h"
 #include "formats/container/decoded.h"
 #include "formats/container/extents_section.h"
 #include "formats/container/inputs.h"
 #include "formats/container/offsets.h"
 #include "formats/cache/prefix_space.h"
 #include "formats/container/salvage.h"
-#include "formats/io/control_group.h"
 #include "formats/cache/view.h"
 
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -458,18 +457,10 @@ struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_erro
     return c;
 }
 
-/* Returns the bytes that are allowed where the caller says nothing: a quarter of the memory of the
- * machine or of the process's control group. */
-static uint64_t default_memory(void) {
-    static _Atomic uint64_t limit; /* files of the system are read once */
-    if (!atomic_load(&limit)) atomic_store(&limit, kvc_memory_limit("") / 4);
-    return atomic_load(&limit);
-}
-
 void kvc_container_set_memory(struct kvc_cache *c, uint64_t bytes) {
     struct kvc_records *k = kvc_records_of(c);
     if (!k) return;
-    k->max_memory = bytes ? bytes : default_memory();
+    k->max_memory = bytes ? bytes : kvc_memory_limit() / 4;
     const uint64_t kept = kvc_decode_memory_kept(c);
     kvc_decoded_set_bytes(k->rows, kept);
     kvc_decoded_set_bytes(k->inputs, kept < KVC_INPUTS_BYTES ? kept : KVC_INPUTS_BYTES);

@@ -2,6 +2,7 @@
 #include "formats/io/control_group.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,12 +89,28 @@ static uint64_t limit_by(const char *root, const char *controller,
     return limit;
 }
 
-uint64_t kvc_memory_limit(const char *root) {
+uint64_t kvc_memory_limit_below(const char *root) {
     const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     const uint64_t all = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 1 << 30;
     return smaller(all, limit_by(root, "memory", memory_in));
 }
 
-uint64_t kvc_core_limit(const char *root) {
+uint64_t kvc_core_limit_below(const char *root) {
     return limit_by(root, "cpu", cores_in);
+}
+
+/* Returns what is kept, which is found first; several threads may find it. */
+static uint64_t find_once(_Atomic uint64_t *kept, uint64_t find(const char *root)) {
+    if (!atomic_load(kept)) atomic_store(kept, find(""));
+    return atomic_load(kept);
+}
+
+uint64_t kvc_memory_limit(void) {
+    static _Atomic uint64_t limit;
+    return find_once(&limit, kvc_memory_limit_below);
+}
+
+uint64_t kvc_core_limit(void) {
+    static _Atomic uint64_t limit;
+    return find_once(&limit, kvc_core_limit_below);
 }

@@ -9,7 +9,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -161,15 +160,13 @@ static int parallel_run(struct pool *p, pthread_t *thread, unsigned *started, st
 }
 
 unsigned kvc_parallel_threads(unsigned threads) {
-    static _Atomic uint64_t quota; /* files of the system are read once */
     cpu_set_t may;
     if (threads) return threads;
-    if (!atomic_load(&quota)) atomic_store(&quota, kvc_core_limit(""));
-    const uint64_t limit = atomic_load(&quota);
     /* A container or taskset may allow fewer cores than there are; new threads have no others. */
     const long cores = sched_getaffinity(0, sizeof may, &may) == 0
                            ? CPU_COUNT(&may)
                            : sysconf(_SC_NPROCESSORS_ONLN); /* more than a cpu_set_t holds */
+    const uint64_t limit = kvc_core_limit();
     if (cores <= 1) return 1;
     return (uint64_t)cores < limit ? (unsigned)cores : (unsigned)limit;
 }

@@ -1,4 +1,5 @@
-"""made_rows.py: rows of made-up models for make_transform.py and make_lossy.py. Half the time of the command line tests was here."""
+"""made_rows.py: rows of made-up models, for make_transform.py, make_lossy.py and make_turning.py."""
+import functools
 import math
 
 
@@ -11,8 +12,15 @@ def normal(source, n):
     return out
 
 
+@functools.cache
+def turns(position, base, half):
+    """Cosine and sine of the angle by which RoPE turns each of `half` pairs."""
+    angles = [position * base ** (-i / half) for i in range(half)]
+    return list(zip(map(math.cos, angles), map(math.sin, angles)))
+
+
 def turned(row, pairs, interleaved):
-    """A row behind RoPE: `pairs` has the cosine and the sine of each pair's angle. Pairs of `row` are halves."""
+    """A row behind RoPE, by what turns() returns. Pairs of `row` are halves."""
     half = len(row) // 2
     low, high = row[:half], row[half:]
     a = [x * c - y * s for x, y, (c, s) in zip(low, high, pairs)]

@@ -7,7 +7,6 @@ DTYPE is f32, f16 or bf16; 4 layers, 2 KV heads of 64, token ids. Keys are as in
 channel, turned by RoPE, with noise; layers are alike, so that they can be merged. With QUERIES: 4 query heads at the last
 so many positions. `interleaved`: RoPE pairs (2i, 2i + 1); else (i, i + 32). `wild`: NaN, infinities and 1e38 here and
 there."""
-import functools
 import json
 import math
 import random
@@ -31,15 +30,8 @@ def pack(values):
     return struct.pack("<%d%s" % (len(values), {"f32": "f", "f16": "e"}[dtype]), *values)
 
 
-@functools.cache
-def turns(position):
-    """Cosine and sine of each pair's angle."""
-    angles = [position * 1e4 ** (-i / HALF) for i in range(HALF)]
-    return list(zip(map(math.cos, angles), map(math.sin, angles)))
-
-
 def turned(row, position):
-    return made_rows.turned(row, turns(position), "interleaved" in options)
+    return made_rows.turned(row, made_rows.turns(position, 1e4, HALF), "interleaved" in options)
 
 
 source, asking = random.Random(1), random.Random(2)  # K and V do not depend on the queries

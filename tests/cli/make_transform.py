@@ -13,7 +13,6 @@ directions of falling size; K is turned by RoPE behind that. The profile holds t
 Two query heads read a KV head. `text` chooses the rows, `ids` the token ids; `hidden` and `other` add hidden states and an array that is no part
 of a cache; `no-rope`: nothing turns, and no file says so; `pre`: K before RoPE, which the file says;
 interleaved: channels 2i and 2i + 1 are a pair, else i and i + dim / 2."""
-import functools
 import json
 import math
 import operator
@@ -84,23 +83,16 @@ class Rows:
 
     def draw(self, source):
         c = list(map(operator.mul, normal(source, DIM), self.size))
-        return [m + sum(map(operator.mul, c, column)) for m, column in zip(self.mean, self.columns)]
+        return [m + dot(c, column) for m, column in zip(self.mean, self.columns)]
 
 
 def base_of(layer):
     return LOCAL if SLIDING[layer] == "1" else THETA
 
 
-@functools.cache
-def turns(position, base):
-    """Cosine and sine of each pair's angle."""
-    if flags & {"no-rope", "pre"}:
-        return [(1, 0)] * HALF
-    return [(math.cos(position * base ** (-i / HALF)), math.sin(position * base ** (-i / HALF))) for i in range(HALF)]
-
-
 def turned(row, position, layer=0):
-    return made_rows.turned(row, turns(position, base_of(layer)), "interleaved" in flags)
+    pairs = [(1, 0)] * HALF if flags & {"no-rope", "pre"} else made_rows.turns(position, base_of(layer), HALF)
+    return made_rows.turned(row, pairs, "interleaved" in flags)
 
 
 model = random.Random(SEED)

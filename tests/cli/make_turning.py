@@ -5,10 +5,11 @@
 
 Prints the geometry for --raw. Channels i and i + 32 of a head of K are a mean of their own turned by position *
 10000^(-i / 32), with noise; those of V stay where they are."""
-import math
 import random
 import struct
 import sys
+
+import made_rows
 
 name, dtype, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
 HEADS, DIM, HALF = 2, 64, 32
@@ -27,9 +28,7 @@ for t in range(tokens):
     for mean in means:
         row = [m + source.gauss(0, 0.5) for m in mean]
         v += row
-        turn = [(math.cos(t * 1e4 ** (-i / HALF)), math.sin(t * 1e4 ** (-i / HALF))) for i in range(HALF)]
-        k += [row[i] * c - row[i + HALF] * s for i, (c, s) in enumerate(turn)]
-        k += [row[i] * s + row[i + HALF] * c for i, (c, s) in enumerate(turn)]
+        k += made_rows.turned(row, made_rows.turns(t, 1e4, HALF), interleaved=False)
 with open(name, "wb") as f:
     f.write(pack(k) + pack(v))
 print(f"dtype={dtype},layers=1,tokens={tokens},heads={HEADS},dim={DIM}")

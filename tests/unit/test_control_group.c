@@ -21,7 +21,7 @@ static void put(const char *name, const char *text) {
 }
 
 static uint64_t limit(void) {
-    return kvc_memory_limit(folder);
+    return kvc_memory_limit_below(folder);
 }
 
 static uint64_t machine(void) {
@@ -37,8 +37,8 @@ static void test_none(void **state) {
     assert_true(limit() == machine());
     put("sys/fs/cgroup/user.slice/memory.max", "");
     assert_true(limit() == machine());
-    assert_true(kvc_core_limit(folder) == UINT64_MAX);
-    assert_true(kvc_memory_limit("") <= machine() && kvc_memory_limit("") > 0);
+    assert_true(kvc_core_limit_below(folder) == UINT64_MAX);
+    assert_true(kvc_memory_limit() <= machine() && kvc_memory_limit() > 0);
 }
 
 /* The smallest of a group and of those around it counts. */
@@ -74,22 +74,22 @@ static void test_cores(void **state) {
     (void)state;
     put("proc/self/cgroup", "3:cpuset:/z\n2:cpu,cpuacct:/x\n0::/a/b\n");
     put("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
-    assert_true(kvc_core_limit(folder) == UINT64_MAX);
+    assert_true(kvc_core_limit_below(folder) == UINT64_MAX);
     put("sys/fs/cgroup/a/b/cpu.max", "650000 100000\n");
-    assert_int_equal(kvc_core_limit(folder), 7);
+    assert_int_equal(kvc_core_limit_below(folder), 7);
     put("sys/fs/cgroup/a/cpu.max", "600000 100000\n");
-    assert_int_equal(kvc_core_limit(folder), 6);
+    assert_int_equal(kvc_core_limit_below(folder), 6);
     put("sys/fs/cgroup/cpuset/cpu.cfs_quota_us", "1000\n");
     put("sys/fs/cgroup/cpuset/cpu.cfs_period_us", "1000\n");
     put("sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n");
     put("sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "50000\n");
-    assert_int_equal(kvc_core_limit(folder), 6);
+    assert_int_equal(kvc_core_limit_below(folder), 6);
     put("sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "200000\n");
-    assert_int_equal(kvc_core_limit(folder), 4);
+    assert_int_equal(kvc_core_limit_below(folder), 4);
     put("sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "0\n");
-    assert_int_equal(kvc_core_limit(folder), 6);
+    assert_int_equal(kvc_core_limit_below(folder), 6);
     put("sys/fs/cgroup/a/b/cpu.max", "1000 100000\n");
-    assert_int_equal(kvc_core_limit(folder), 1);
+    assert_int_equal(kvc_core_limit_below(folder), 1);
 }
 
 int main(void) {

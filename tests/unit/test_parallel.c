@@ -162,7 +162,7 @@ static void allowed_cores(void **state) {
     cpu_set_t all, one;
     size_t first = 0;
     if (sched_getaffinity(0, sizeof all, &all)) skip();
-    const uint64_t cores = (uint64_t)CPU_COUNT(&all), limit = kvc_core_limit("");
+    const uint64_t cores = (uint64_t)CPU_COUNT(&all), limit = kvc_core_limit();
     assert_int_equal(kvc_parallel_threads(0), cores < limit ? cores : limit);
     while (!CPU_ISSET(first, &all)) first++;
     CPU_ZERO(&one);
