@@ -132,8 +132,8 @@ AVX2 = $(if $(filter __x86_64__,$(MACHINE)),-mavx2 -mf16c -mfma)
 AVX512 = $(if $(AVX2),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mbmi)
 NEONDOT = $(if $(filter __aarch64__,$(MACHINE)),-march=armv8.2-a+dotprod)
 # A loop of few instructions is up to 1.3 times slower where it crosses 32 bytes, which any change elsewhere in the file can cause.
-$B/kernels/%_vec.o $B/kernels/%_avx2.o $B/fuzz/kernels/%_vec.o $B/fuzz/kernels/%_avx2.o: ISA = $(AVX2) $(if $(AVX2),-falign-loops=32)
-$B/kernels/%_avx512.o $B/fuzz/kernels/%_avx512.o: ISA = $(AVX512)
+$(foreach set,vec avx2 avxvnni,$B/kernels/%_$(set).o $B/fuzz/kernels/%_$(set).o): ISA = $(AVX2) $(if $(AVX2),-falign-loops=32)
+$(foreach set,avx512 amx,$B/kernels/%_$(set).o $B/fuzz/kernels/%_$(set).o): ISA = $(AVX512)
 $B/kernels/%_neondot.o $B/fuzz/kernels/%_neondot.o: ISA = $(NEONDOT)
 
 $B/cli/gpu.o: ISA := '-DKVC_CUDA_SONAME="libkvc_cuda.so.$(SOVERSION)"'

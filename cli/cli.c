@@ -194,8 +194,9 @@ int cli_version(int verbose, void (*more)(void)) {
         for (size_t i = 0; kvc_kernel_name(i); i++) printf(" %s", kvc_kernel_name(i));
         printf(")\n");
         if (kernels.name)
-            printf("rANS: %s encodes, %s decodes (%s)\n", kernels.rans_encode, kernels.rans_decode,
-                   kernels.by_trial ? "by trial" : "by KVC_KERNEL");
+            printf("rANS: %s encodes, %s decodes (%s)\npredictions: %s\n", kernels.rans_encode,
+                   kernels.rans_decode, kernels.by_trial ? "by trial" : "by KVC_KERNEL",
+                   kernels.predictions);
         print_names("stages", kvc_stage_name);
         print_names("presets", preset_name);
         print_names("formats", format_name);

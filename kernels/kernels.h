@@ -299,8 +299,8 @@ struct kvc_kernels {
 
 extern const struct kvc_kernels kvc_kernels_ref;
 #if defined(__x86_64__)
-extern const struct kvc_kernels kvc_kernels_avx2;
-extern const struct kvc_kernels kvc_kernels_avx512, kvc_kernels_avx512vnni;
+extern const struct kvc_kernels kvc_kernels_avx2, kvc_kernels_avxvnni;
+extern const struct kvc_kernels kvc_kernels_avx512, kvc_kernels_avx512vnni, kvc_kernels_amx;
 #endif
 #if defined(__aarch64__)
 extern const struct kvc_kernels kvc_kernels_neon, kvc_kernels_neondot;
@@ -313,16 +313,16 @@ extern const struct kvc_kernels kvc_kernels_neon, kvc_kernels_neondot;
  * cannot run. Thread-safe. */
 const struct kvc_kernels *kvc_kernels_get(void);
 
-/* The names of the chosen tables, for rANS and for all other kernels. Makes the trial. Names are
- * NULL when kvc_kernels_get() is. by_trial: 0 when $KVC_KERNEL named the table. */
+/* The names of the chosen tables, for rANS, for dot_rows and for all other kernels. Makes the
+ * trial. Names are NULL when kvc_kernels_get() is. by_trial: 0 when $KVC_KERNEL named the table. */
 struct kvc_kernels_choice {
-    const char *name, *rans_encode, *rans_decode;
+    const char *name, *rans_encode, *rans_decode, *dot_rows;
     int by_trial;
 };
 struct kvc_kernels_choice kvc_kernels_choice(void);
 
-/* Returns a table by its name ("ref", "avx2", "avx512", "avx512vnni", "neon", "neondot"); NULL when
- * it is unknown or this CPU cannot run it. */
+/* Returns a table by its name ("ref", "avx2", "avxvnni", "avx512", "avx512vnni", "amx", "neon",
+ * "neondot"); NULL when it is unknown or this CPU cannot run it. */
 const struct kvc_kernels *kvc_kernels_find(const char *name);
 
 /* Returns the names of all tables in this build, the widest instruction set first, NULL-terminated.

@@ -1,5 +1,5 @@
-/* kernels_vec.c: vector twins of kernels_ref.c, same bytes for every input; the tables for AVX2,
- * for NEON, and for NEON with dot products of bytes. */
+/* kernels_vec.c: vector twins of kernels_ref.c, same bytes for every input; the tables for AVX2 and
+ * for NEON, each also with dot products of bytes. */
 #include "kernels/past.h"
 #include "kernels/twins.h"
 
@@ -145,15 +145,19 @@ void kvc_copy_pieces_vec(uint8_t *dst, size_t to_step, const uint8_t *src, size_
     else copy_cached(dst, to_step, src, from_step, n, size);
 }
 
-#if defined(__x86_64__)
-const struct kvc_kernels kvc_kernels_avx2 = {.name = "avx2", KVC_KERNELS(KVC_ROW, vec)};
-#else
-/* Both sets' kernels but dot_rows. */
+/* All kernels but dot_rows. */
 #define SHARED                          \
     KVC_KERNELS_RANS(KVC_ROW, vec)      \
     KVC_KERNELS_MODEL(KVC_ROW, vec)     \
     KVC_KERNELS_TRANSFORM(KVC_ROW, vec) \
     KVC_KERNELS_HASH(KVC_ROW, vec) KVC_KERNELS_WIDE(KVC_ROW, vec) KVC_KERNELS_REST(KVC_ROW, vec)
+#if defined(__x86_64__)
+const struct kvc_kernels kvc_kernels_avx2 = {.name = "avx2", SHARED KVC_KERNELS_DOT(KVC_ROW, vec)};
+#if defined(KVC_AVXVNNI)
+const struct kvc_kernels kvc_kernels_avxvnni = {.name = "avxvnni",
+                                                SHARED KVC_KERNELS_DOT(KVC_ROW, avxvnni)};
+#endif
+#else
 const struct kvc_kernels kvc_kernels_neon = {.name = "neon", SHARED KVC_KERNELS_DOT(KVC_ROW, vec)};
 const struct kvc_kernels kvc_kernels_neondot = {.name = "neondot",
                                                 SHARED KVC_KERNELS_DOT(KVC_ROW, neondot)};

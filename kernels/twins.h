@@ -4,6 +4,7 @@
 #define KVC_TWINS_H
 
 #include "kernels/kernels.h"
+#include "kernels/tiles.h"
 
 /* Declares a twin, kvc_NAME_ISA; makes its row in a table. */
 #define KVC_TWIN(name, isa) kvc_##name##_fn kvc_##name##_##isa;
@@ -26,10 +27,17 @@ KVC_KERNELS(KVC_TWIN, vec)
 
 #if defined(__x86_64__)
 KVC_KERNELS(KVC_TWIN, avx512)
+#if __has_include(<avxvnniintrin.h>) /* the compiler knows it */
+#define KVC_AVXVNNI
+KVC_KERNELS_DOT(KVC_TWIN, avxvnni)
+#endif
 KVC_KERNELS_DOT(KVC_TWIN, avx512vnni)
 KVC_TWIN(rans_decode, avx512vnni)
 KVC_TWIN(rans_decode_two, avx512vnni)
 KVC_TWIN(rans_decode_two, avx512)
+#endif
+#if defined(KVC_TILES)
+KVC_KERNELS_DOT(KVC_TWIN, amx)
 #endif
 #if defined(__aarch64__)
 KVC_KERNELS_DOT(KVC_TWIN, neondot)

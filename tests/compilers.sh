@@ -32,7 +32,7 @@ outcome() { # outcome COMMAND...
 run_build() { # run_build COMPILER FLAGS FOLDER
     reader=$3/tests/conformance/reader golden=$3/tests/golden/golden
     tables=""
-    for table in ref avx2 avx512 avx512vnni neon neondot; do
+    for table in ref avx2 avxvnni avx512 avx512vnni amx neon neondot; do
         KVC_KERNEL=$table "$reader" tests/golden/zstd-v1.kvc >/dev/null 2>"$log" || {
             grep -q "names no kernel table" "$log" && continue
             cat "$log" >&2

@@ -1008,7 +1008,8 @@ struct kvc_kernels_info {
     size_t size;      /* of this struct; set by the caller */
     const char *name; /* NULL: $KVC_KERNEL names none that this CPU can run */
     const char *rans_encode, *rans_decode;
-    int by_trial; /* these were found by a trial */
+    int by_trial;            /* these were found by a trial */
+    const char *predictions; /* what multiplies for these */
 };
 KVC_API int kvc_kernels_describe(struct kvc_kernels_info *info);
 /* Writes the names that resemble `word` most, of those that `names` lists with a NULL at its end,

@@ -92,7 +92,8 @@ int kvc_kernels_describe(struct kvc_kernels_info *info) {
     const struct kvc_kernels_info own = {.name = choice.name,
                                          .rans_encode = choice.rans_encode,
                                          .rans_decode = choice.rans_decode,
-                                         .by_trial = choice.by_trial};
+                                         .by_trial = choice.by_trial,
+                                         .predictions = choice.dot_rows};
     return kvc_sized_give(info, &own, sizeof own, "kvc_kernels_info", NULL);
 }
 

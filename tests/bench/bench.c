@@ -122,9 +122,9 @@ static void print_machine(void) {
     printf("\ncompiler: gcc %s %s", __VERSION__, BENCH_CFLAGS);
 #endif
     const struct kvc_kernels_choice choice = kvc_kernels_choice();
-    printf("; libzstd %s\nkernels: %s; rANS: %s encodes, %s decodes (%s)\n\n", ZSTD_versionString(),
-           choice.name, choice.rans_encode, choice.rans_decode,
-           choice.by_trial ? "by trial" : "by KVC_KERNEL");
+    printf("; libzstd %s\nkernels: %s; rANS: %s encodes, %s decodes (%s); predictions: %s\n\n",
+           ZSTD_versionString(), choice.name, choice.rans_encode, choice.rans_decode,
+           choice.by_trial ? "by trial" : "by KVC_KERNEL", choice.dot_rows);
 }
 
 unsigned cores(void) {

@@ -262,66 +262,6 @@ static void rows_are_multiplied(void **state) {
     assert_true(apart > 1000); /* a product rounded by itself would show */
 }
 
-/* Sums of products of small integers are exact, whatever their order. */
-static void integers_are_multiplied(void **state) {
-    static const size_t some[] = {0, 4, 8, 12, 60, 64, 68, 80, 1020, 1028, 2052};
-    (void)state;
-    for (size_t rows = 1; rows <= 9; rows += rows < 5 ? 1 : 4)
-        for (size_t outputs = 1; outputs <= 90; outputs += outputs < 18 ? 1 : 23)
-            for (size_t k = 0; k < sizeof some / sizeof *some; k++) {
-                const size_t inputs = some[k], bytes = kvc_dot_bytes(outputs, inputs);
-                int8_t *x = malloc(rows * inputs + 1), *w = calloc(bytes + 1, 1);
-                float *numbers = malloc(4 * 2 * outputs), *want = malloc(4 * rows * outputs),
-                      *y = malloc(4 * rows * outputs);
-                const struct kvc_dot_matrix m = {outputs, inputs, w, numbers, numbers + outputs};
-                const int most = (rows + outputs) % 3 == 0; /* the largest sums that there are */
-                fill_with(common_float, numbers, 2 * outputs);
-                for (size_t i = 0; i < rows * inputs; i++)
-                    x[i] = (int8_t)(most ? -127 : (int)(random_u16() % 255) - 127);
-                for (size_t i = 0; i < outputs; i++)
-                    for (size_t j = 0; j < inputs; j++)
-                        w[kvc_dot_place(inputs, i, j)] = (int8_t)(most ? 127
-                                                                       : (int)(random_u16() % 255) -
-                                                                             127);
-                for (size_t r = 0; r < rows; r++)
-                    for (size_t i = 0; i < outputs; i++) {
-                        int64_t sum = 0;
-                        for (size_t j = 0; j < inputs; j++)
-                            sum += (int64_t)x[r * inputs + j] * w[kvc_dot_place(inputs, i, j)];
-                        volatile float product = (float)sum * m.scale[i];
-                        want[r * outputs + i] = product + m.mean[i];
-                    }
-                for (const char *const *name = kvc_kernels_names(); *name; name++) {
-                    const struct kvc_kernels *kernels = kvc_kernels_find(*name);
-                    if (!kernels) continue;
-                    memset(y, 0xa5, 4 * rows * outputs);
-                    kernels->dot_rows(y, x, rows, &m);
-                    assert_memory_equal(y, want, 4 * rows * outputs);
-                }
-                free(x), free(w), free(numbers), free(want), free(y);
-            }
-}
-
-/* Each weight has a place of its own, and those of a tensor's inputs follow from the first. */
-static void weights_have_places(void **state) {
-    (void)state;
-    for (size_t outputs = 1; outputs <= 40; outputs += 13)
-        for (size_t inputs = 4; inputs <= 20; inputs += 8) {
-            const size_t bytes = kvc_dot_bytes(outputs, inputs);
-            uint8_t *used = calloc(bytes, 1);
-            for (size_t i = 0; i < outputs; i++)
-                for (size_t j = 0; j < inputs; j++) {
-                    const size_t at = kvc_dot_place(inputs, i, j);
-                    assert_true(at < bytes && !used[at]);
-                    assert_int_equal(at, kvc_dot_place(inputs, i, 0) + kvc_dot_place(inputs, 0, j));
-                    used[at] = 1;
-                }
-            free(used);
-        }
-    assert_int_equal(kvc_dot_stride(0), 0);
-    assert_int_equal(kvc_dot_stride(5), 8);
-}
-
 /* Each value goes to its place, and nothing between rows is touched. */
 static void matrices_are_transposed(void **state) {
     (void)state;
@@ -538,8 +478,6 @@ int main(void) {
         cmocka_unit_test(grams_agree),
         cmocka_unit_test(products_agree),
         cmocka_unit_test(exponentials_agree),
-        cmocka_unit_test(integers_are_multiplied),
-        cmocka_unit_test(weights_have_places),
         cmocka_unit_test(matrices_are_transposed),
         cmocka_unit_test(values_become_small),
     };

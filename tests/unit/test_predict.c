@@ -639,7 +639,7 @@ static int count_inputs(const void *owner, uint32_t tensor, const uint64_t *row,
                         int8_t *to, size_t stride, struct kvc_error *e) {
     (void)owner, (void)tensor, (void)e;
     asked++;
-    for (size_t i = 0; i < n; i++) to[i * stride] = (int8_t)row[i];
+    for (size_t i = 0; i < n; i++) memset(to + i * stride, (int)row[i], WIDTH);
     return 0;
 }
 
