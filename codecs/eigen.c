@@ -318,34 +318,6 @@ int kvc_gram_subspace(float *to, const double *gram, size_t dim, size_t rank, st
     return status;
 }
 
-/* y[i] -= s * x[i] */
-static void take_scaled(double *restrict y, const double *restrict x, double s, size_t n) {
-    for (; n >= 8; n -= 8, x += 8, y += 8) /* a number that compilers make vectors of */
-        for (size_t i = 0; i < 8; i++) y[i] -= s * x[i];
-    for (size_t i = 0; i < n; i++) y[i] -= s * x[i];
-}
-
-/* Takes four rows away, one after the other: x[r * stride + i] times s[r * step]. Each y[i] is
- * loaded once for the four. */
-static void take_four(double *restrict y, const double *restrict x, size_t stride, const double *s,
-                      size_t step, size_t n) {
-    const double *restrict a = x, *restrict b = a + stride, *restrict c = b + stride,
-                           *restrict d = c + stride;
-    const double p = s[0], q = s[step], r = s[2 * step], t = s[3 * step];
-    size_t i = 0;
-    for (; i + 8 <= n; i += 8) /* a number that compilers make vectors of */
-        for (size_t j = i; j < i + 8; j++) y[j] = y[j] - p * a[j] - q * b[j] - r * c[j] - t * d[j];
-    for (; i < n; i++) y[i] = y[i] - p * a[i] - q * b[i] - r * c[i] - t * d[i];
-}
-
-/* Takes `rows` rows away, in their order. */
-static void take_rows(double *restrict y, const double *restrict x, size_t stride, const double *s,
-                      size_t step, size_t rows, size_t n) {
-    for (; rows >= 4; rows -= 4, x += 4 * stride, s += 4 * step)
-        take_four(y, x, stride, s, step, n);
-    for (; rows; rows--, x += stride, s += step) take_scaled(y, x, *s, n);
-}
-
 int kvc_invert(double *a, size_t n, struct kvc_error *e) {
     double *room = kvc_alloc(2 * n, n * sizeof *room);
     if (!room) return kvc_fail_memory(e, "an inverse");
@@ -383,7 +355,7 @@ int kvc_invert(double *a, size_t n, struct kvc_error *e) {
             double *other = room + 2 * n * k;
             const double factor = other[i];
             if (k == i || factor == 0) continue;
-            take_scaled(other + i, row + i, factor, 2 * n - i);
+            kvc_kernels_get()->subtract_rows(other + i, row + i, 0, &factor, 0, 1, 2 * n - i);
         }
     }
     for (size_t i = 0; i < n && !status; i++)
@@ -396,18 +368,41 @@ static void divide(double *x, double by, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] /= by;
 }
 
-enum { ROWS_AT_ONCE = 32, COLUMNS_AT_ONCE = 64 }; /* what the caches hold */
+/* What the nearest cache holds. Rows lie side by side there: from one row of a large matrix to the
+ * next it may be a multiple of what the cache has in one place. */
+enum { ROWS_AT_ONCE = 32, COLUMNS_AT_ONCE = 64 };
+
+/* Takes ROWS_AT_ONCE rows of x, from row k on, from its rows `first` to `end`. times: how often, by
+ * row they are taken from; triangle: 1, no column below a row's number. */
+static void take_rows(double *x, size_t width, double (*times)[ROWS_AT_ONCE], size_t k,
+                      size_t first, size_t end, int triangle) {
+    _Alignas(64) double rows[ROWS_AT_ONCE][COLUMNS_AT_ONCE];
+    kvc_subtract_rows_fn *const subtract = kvc_kernels_get()->subtract_rows;
+    for (size_t c = triangle ? first : 0, next; c < width; c = next) {
+        next = width - c < COLUMNS_AT_ONCE ? width : c + COLUMNS_AT_ONCE;
+        for (size_t r = 0; r < ROWS_AT_ONCE; r++)
+            memcpy(rows[r], x + (k + r) * width + c, (next - c) * sizeof *x);
+        for (size_t i = first; i < end; i++) {
+            const size_t from = triangle && i > c ? i : c;
+            if (from < next)
+                subtract(x + i * width + from, &rows[0][from - c], COLUMNS_AT_ONCE,
+                         times[i - first], 1, ROWS_AT_ONCE, next - from);
+        }
+    }
+}
 
 /* Computes U of a = U' U, and y of U' y = b. Each row takes those before it in their order. */
 static int eliminate(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {
+    kvc_subtract_rows_fn *const subtract = kvc_kernels_get()->subtract_rows;
     for (size_t first = 0, end; first < n; first = end) {
         end = n - first < ROWS_AT_ONCE ? n : first + ROWS_AT_ONCE;
-        for (size_t k = 0; k < first; k += ROWS_AT_ONCE)
-            for (size_t i = first; i < end; i++) {
-                const double *factor = a + k * n + i;
-                take_rows(a + i * n + i, factor, n, factor, n, ROWS_AT_ONCE, n - i);
-                take_rows(b + i * m, b + k * m, m, factor, n, ROWS_AT_ONCE, m);
-            }
+        for (size_t k = 0; k < first; k += ROWS_AT_ONCE) {
+            double times[ROWS_AT_ONCE][ROWS_AT_ONCE];
+            for (size_t r = 0; r < ROWS_AT_ONCE; r++)
+                for (size_t i = first; i < end; i++) times[i - first][r] = a[(k + r) * n + i];
+            take_rows(a, n, times, k, first, end, 1);
+            take_rows(b, m, times, k, first, end, 0);
+        }
         for (size_t k = first; k < end; k++) {
             double *row = a + k * n, *right = b + k * m;
             if (!(row[k] > 0))
@@ -416,23 +411,35 @@ static int eliminate(double *a, size_t n, double *b, size_t m, struct kvc_error 
             divide(row + k, root, n - k);
             divide(right, root, m);
             for (size_t i = k + 1; i < end; i++) {
-                take_scaled(a + i * n + i, row + i, row[i], n - i);
-                take_scaled(b + i * m, right, row[i], m);
+                subtract(a + i * n + i, row + i, 0, row + i, 0, 1, n - i);
+                subtract(b + i * m, right, 0, row + i, 0, 1, m);
             }
         }
     }
     return 0;
 }
 
+static void copy_columns(double *to, size_t to_stride, const double *from, size_t from_stride,
+                         size_t rows, size_t columns) {
+    for (size_t r = 0; r < rows; r++)
+        memcpy(to + r * to_stride, from + r * from_stride, columns * sizeof *to);
+}
+
 int kvc_solve_symmetric(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {
-    if (eliminate(a, n, b, m, e)) return -1;
-    for (size_t c = 0; c < m; c += COLUMNS_AT_ONCE) { /* U x = y */
+    kvc_subtract_rows_fn *const subtract = kvc_kernels_get()->subtract_rows;
+    double *y = kvc_alloc_lines(n, COLUMNS_AT_ONCE * sizeof *y);
+    int status = y ? eliminate(a, n, b, m, e) : kvc_fail_memory(e, "equations");
+    for (size_t c = 0; c < m && !status; c += COLUMNS_AT_ONCE) { /* U x = y */
         const size_t width = m - c < COLUMNS_AT_ONCE ? m - c : COLUMNS_AT_ONCE;
+        copy_columns(y, COLUMNS_AT_ONCE, b + c, m, n, width);
         for (size_t k = n; k-- > 0;) {
-            double *right = b + k * m + c;
-            take_rows(right, right + m, m, a + k * n + k + 1, 1, n - k - 1, width);
+            double *right = y + k * COLUMNS_AT_ONCE;
+            subtract(right, right + COLUMNS_AT_ONCE, COLUMNS_AT_ONCE, a + k * n + k + 1, 1,
+                     n - k - 1, width);
             divide(right, a[k * n + k], width);
         }
+        copy_columns(b + c, m, y, COLUMNS_AT_ONCE, n, width);
     }
-    return 0;
+    free(y);
+    return status;
 }

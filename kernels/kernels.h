@@ -212,6 +212,10 @@ typedef void kvc_small_codes_fn(int8_t *to, const float *x, const float *mean, c
  * exact. Neither x nor weights are -128. */
 typedef void kvc_dot_rows_fn(float *y, const int8_t *x, size_t rows,
                              const struct kvc_dot_matrix *m);
+/* Takes rows of binary64, `stride` apart and scaled, from one: for r = 0 to rows - 1: y[i] = y[i] -
+ * s[r * step] * x[r * stride + i]. */
+typedef void kvc_subtract_rows_fn(double *y, const double *x, size_t stride, const double *s,
+                                  size_t step, size_t rows, size_t n);
 /* y[i] = y[i] + s * x[i]. */
 typedef void kvc_add_scaled_fn(float *y, const float *x, float s, size_t n);
 /* y[i] = y[i] + x[i] * x[i]. */
@@ -280,7 +284,7 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
     X(round_codes, isa) X(codes_to_symbols, isa) X(turn_halves, isa)
 /* clang-format on */
 #define KVC_KERNELS_TRANSFORM(X, isa) \
-    X(multiply_tiles, isa) X(multiply_sparse, isa) X(add_gram, isa)
+    X(multiply_tiles, isa) X(multiply_sparse, isa) X(add_gram, isa) X(subtract_rows, isa)
 #define KVC_KERNELS_HASH(X, isa) X(hash, isa) X(digest_rows, isa)
 /* clang-format off */
 #define KVC_KERNELS(X, isa) \

@@ -28,6 +28,12 @@ void kvc_add_gram_ref(double *gram, const float *x, size_t n, size_t stride, siz
         }
 }
 
+void kvc_subtract_rows_ref(double *y, const double *x, size_t stride, const double *s, size_t step,
+                           size_t rows, size_t n) {
+    for (; rows; rows--, x += stride, s += step)
+        for (size_t i = 0; i < n; i++) y[i] -= *s * x[i];
+}
+
 void kvc_add_scaled_ref(float *y, const float *x, float s, size_t n) {
     for (size_t i = 0; i < n; i++) y[i] += s * x[i];
 }

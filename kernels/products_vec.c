@@ -5,6 +5,9 @@
 
 #include "kernels/vec.h"
 
+enum { DOUBLES = 4 };
+#include "kernels/subtract_rows.h"
+
 /* Columns of multiply_rows in 1 to 12 vectors, the last under a mask. Inlined with a constant
  * number of vectors and loops that compilers unroll whole, so that the sums stay in registers:
  * eight keep the adders busy, and there are sixteen. */
@@ -158,6 +161,11 @@ float kvc_dot_vec(const float *a, const float *b, size_t n) {
         sum = add_f32(sum, multiply_f32(load_first_f32(a + i, mask), load_first_f32(b + i, mask)));
     }
     return total_f32(sum);
+}
+
+void kvc_subtract_rows_vec(double *y, const double *x, size_t stride, const double *s, size_t step,
+                           size_t rows, size_t n) {
+    subtract_rows(y, x, stride, s, step, rows, n);
 }
 
 static inline f32x8 exponential(f32x8 d) {

@@ -7,6 +7,9 @@
 
 #include <immintrin.h>
 
+enum { DOUBLES = 8 };
+#include "kernels/subtract_rows.h"
+
 /* floats of a vector; coefficients that are sought for non-zero ones at once */
 enum { LANES = 16, GROUP = 64 };
 
@@ -213,6 +216,11 @@ void kvc_add_gram_avx512(double *gram, const float *x, size_t n, size_t stride, 
                 }
         }
     }
+}
+
+void kvc_subtract_rows_avx512(double *y, const double *x, size_t stride, const double *s,
+                              size_t step, size_t rows, size_t n) {
+    subtract_rows(y, x, stride, s, step, rows, n);
 }
 
 #else

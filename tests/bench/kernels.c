@@ -249,6 +249,14 @@ static void add_gram(const struct kvc_kernels *k) {
     k->add_gram(gram, d.values, VALUES / HEAD, HEAD, HEAD);
 }
 
+/* Thirty-two rows of 64, as equations are solved, as often as make up the values. */
+static void subtract_rows(const struct kvc_kernels *k) {
+    enum { LINES = 32, COLUMNS = 64 };
+    static double y[COLUMNS], x[LINES * COLUMNS], s[LINES];
+    for (size_t i = 0; i < VALUES; i += LINES * COLUMNS)
+        k->subtract_rows(y, x, COLUMNS, s, 1, LINES, COLUMNS);
+}
+
 /* Sixty-four rows of inputs times the weights of as many outputs as make up the values. */
 static void dot_rows(const struct kvc_kernels *k) {
     const struct kvc_dot_matrix m = {OUTPUTS, INPUTS, d.weights, d.values, d.values};
@@ -363,6 +371,7 @@ static const struct kernel {
     {"multiply_rows, 128x128", multiply_rows, 0},
     {"multiply_tiles, 8 rows", multiply_tiles, 0},
     {"add_gram, 128 channels", add_gram, 0},
+    {"subtract_rows, 64 values", subtract_rows, 0},
     {"add_scaled, 128 values", add_scaled, 0},
     {"add_squares, 128 values", add_squares, 0},
     {"scale", scale, 0},

@@ -230,6 +230,44 @@ static void values_agree(void **state) {
     assert_true(fused > 1000); /* a fused product would show */
 }
 
+/* In their order, each product and difference rounded; a -0 stays one. */
+static void rows_are_subtracted(void **state) {
+    static const size_t some[] = {0, 1, 3, 32};
+    unsigned apart = 0;
+    (void)state;
+    for (size_t n = 0; n <= 80; n++)
+        for (size_t r = 0; r < sizeof some / sizeof some[0]; r++)
+            for (size_t step = 0; step <= 2; step++) {
+                const size_t rows = some[r], stride = n + step, all = rows ? rows * stride : 0;
+                double *x = noise(8 * all), *s = noise(8 * (rows * step + 1)), *y = noise(8 * n),
+                       *want = noise(8 * n);
+                for (size_t i = 0; i < all; i++) x[i] = i % 5 ? (double)common_float() / 3 : 0;
+                for (size_t i = 0; i <= rows * step; i++)
+                    s[i] = i % 3 == 2 ? -0.0 : (double)common_float() / 3;
+                for (size_t i = 0; i < n; i++) y[i] = i % 4 ? (double)common_float() : -0.0;
+                for (size_t i = 0; i < n; i++) {
+                    double fused = want[i] = y[i];
+                    for (size_t k = 0; k < rows; k++) {
+                        volatile double product = s[k * step] * x[k * stride + i];
+                        want[i] = want[i] - product;
+                        fused = fma(-s[k * step], x[k * stride + i], fused);
+                    }
+                    apart += fused != want[i];
+                }
+                for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                    const struct kvc_kernels *kernels = kvc_kernels_find(*name);
+                    if (!kernels) continue;
+                    double *got = noise(8 * n);
+                    if (n) memcpy(got, y, 8 * n);
+                    kernels->subtract_rows(got, x, stride, s, step, rows, n);
+                    assert_memory_equal(got, want, 8 * n);
+                    free(got);
+                }
+                free(x), free(s), free(y), free(want);
+            }
+    assert_true(apart > 1000); /* a fused product would show */
+}
+
 static void rows_are_multiplied(void **state) {
     (void)state;
     static const size_t rows[] = {0, 1, 2, 17, 100};
@@ -468,17 +506,12 @@ static void exponentials_agree(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(floats_become_words),
-        cmocka_unit_test(ranges_agree),
-        cmocka_unit_test(limits_agree),
-        cmocka_unit_test(codes_agree),
-        cmocka_unit_test(values_agree),
-        cmocka_unit_test(rows_are_multiplied),
-        cmocka_unit_test(tiles_are_multiplied),
-        cmocka_unit_test(grams_agree),
-        cmocka_unit_test(products_agree),
-        cmocka_unit_test(exponentials_agree),
-        cmocka_unit_test(matrices_are_transposed),
+        cmocka_unit_test(floats_become_words), cmocka_unit_test(ranges_agree),
+        cmocka_unit_test(limits_agree),        cmocka_unit_test(codes_agree),
+        cmocka_unit_test(values_agree),        cmocka_unit_test(rows_are_subtracted),
+        cmocka_unit_test(rows_are_multiplied), cmocka_unit_test(tiles_are_multiplied),
+        cmocka_unit_test(grams_agree),         cmocka_unit_test(products_agree),
+        cmocka_unit_test(exponentials_agree),  cmocka_unit_test(matrices_are_transposed),
         cmocka_unit_test(values_become_small),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
