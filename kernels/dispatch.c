@@ -56,8 +56,8 @@ static int amx_multiplies(void) {
     int8_t x[ROWS * INPUTS], weights[BLOCKS * KVC_DOT_BLOCK * INPUTS];
     float scale[OUTPUTS], mean[OUTPUTS], y[2][ROWS * OUTPUTS];
     const struct kvc_dot_matrix m = {OUTPUTS, INPUTS, weights, scale, mean};
-    for (size_t i = 0; i < sizeof x; i++) x[i] = (int8_t)(i * i % 255) - 127;
-    for (size_t i = 0; i < sizeof weights; i++) weights[i] = (int8_t)(i * 7 % 255 - 127);
+    for (unsigned i = 0; i < sizeof x; i++) x[i] = (int8_t)((int)(i * i % 255) - 127);
+    for (unsigned i = 0; i < sizeof weights; i++) weights[i] = (int8_t)((int)(i * 7 % 255) - 127);
     for (size_t i = 0; i < OUTPUTS; i++) scale[i] = 1, mean[i] = 0;
     kvc_kernels_ref.dot_rows(y[0], x, ROWS, &m);
     kvc_kernels_amx.dot_rows(y[1], x, ROWS, &m);

@@ -311,10 +311,10 @@ extern const struct kvc_kernels kvc_kernels_neon, kvc_kernels_neondot;
 #endif
 
 /* Returns the table that $KVC_KERNEL names, or else the table of the widest instruction set of this
- * CPU with the rANS kernels that are fastest on it. A trial of less than a millisecond, made when
- * rANS is first called, finds them; all tables give the same bytes, so that the trial matters for
- * speed only. Returns NULL when $KVC_KERNEL names a table that does not exist or that this CPU
- * cannot run. Thread-safe. */
+ * CPU with the rANS kernels that are fastest on it, and AMX's dot_rows. A trial of less than a
+ * millisecond, made when rANS is first called, finds them, and AMX is asked for when dot_rows is;
+ * all tables give the same bytes, so that both matter for speed only. Returns NULL when $KVC_KERNEL
+ * names a table that does not exist or that this CPU cannot run. Thread-safe. */
 const struct kvc_kernels *kvc_kernels_get(void);
 
 /* The names of the chosen tables, for rANS, for dot_rows and for all other kernels. Makes the

@@ -98,6 +98,7 @@ static void named_as_chosen(void **state) {
     assert_string_equal(choice.name, k->name);
     assert_ptr_equal(k->rans_encode, kvc_kernels_find(choice.rans_encode)->rans_encode);
     assert_ptr_equal(k->rans_decode, kvc_kernels_find(choice.rans_decode)->rans_decode);
+    assert_non_null(kvc_kernels_find(choice.dot_rows));
     int found = !k->rans_decode_two;
     for (const char *const *name = kvc_kernels_names(); *name; name++)
         found |= kvc_kernels_find(*name) &&
