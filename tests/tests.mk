@@ -539,7 +539,7 @@ check-simde:
 	else echo "SKIPPED: AVX-512's encoder of rANS is not tested: no <simde/x86/avx512.h> (libsimde-dev), or this is no x86-64"; \
 	  echo "0 passed, 0 failed, 1 skipped"; fi
 
-ARM_TESTS ?= test_kernels test_kernels_model test_kernels_lossy test_kernels_transform test_rans test_rans_tables test_dispatch test_codecs test_float_env
+ARM_TESTS ?= test_kernels test_kernels_model test_kernels_lossy test_dot_rows test_kernels_transform test_rans test_rans_tables test_dispatch test_codecs test_float_env
 ## test-arm: ARM64's kernels under qemu: ARM_TESTS, golden files, the conformance set, files beside those of this machine; skipped without a cross compiler
 .PHONY: test-arm
 test-arm: $(TOOLS:%=$B/%)
