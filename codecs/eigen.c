@@ -319,6 +319,7 @@ int kvc_gram_subspace(float *to, const double *gram, size_t dim, size_t rank, st
 }
 
 int kvc_invert(double *a, size_t n, struct kvc_error *e) {
+    kvc_subtract_rows_fn *const subtract = kvc_kernels_get()->subtract_rows;
     double *room = kvc_alloc(2 * n, n * sizeof *room);
     if (!room) return kvc_fail_memory(e, "an inverse");
     for (size_t i = 0; i < n; i++)
@@ -355,7 +356,7 @@ int kvc_invert(double *a, size_t n, struct kvc_error *e) {
             double *other = room + 2 * n * k;
             const double factor = other[i];
             if (k == i || factor == 0) continue;
-            kvc_kernels_get()->subtract_rows(other + i, row + i, 0, &factor, 0, 1, 2 * n - i);
+            subtract(other + i, row + i, 0, &factor, 0, 1, 2 * n - i);
         }
     }
     for (size_t i = 0; i < n && !status; i++)
@@ -372,6 +373,12 @@ static void divide(double *x, double by, size_t n) {
  * next it may be a multiple of what the cache has in one place. */
 enum { ROWS_AT_ONCE = 32, COLUMNS_AT_ONCE = 64 };
 
+static void copy_columns(double *to, size_t to_stride, const double *from, size_t from_stride,
+                         size_t rows, size_t columns) {
+    for (size_t r = 0; r < rows; r++)
+        memcpy(to + r * to_stride, from + r * from_stride, columns * sizeof *to);
+}
+
 /* Takes ROWS_AT_ONCE rows of x, from row k on, from its rows `first` to `end`. times: how often, by
  * row they are taken from; triangle: 1, no column below a row's number. */
 static void take_rows(double *x, size_t width, double (*times)[ROWS_AT_ONCE], size_t k,
@@ -380,8 +387,7 @@ static void take_rows(double *x, size_t width, double (*times)[ROWS_AT_ONCE], si
     kvc_subtract_rows_fn *const subtract = kvc_kernels_get()->subtract_rows;
     for (size_t c = triangle ? first : 0, next; c < width; c = next) {
         next = width - c < COLUMNS_AT_ONCE ? width : c + COLUMNS_AT_ONCE;
-        for (size_t r = 0; r < ROWS_AT_ONCE; r++)
-            memcpy(rows[r], x + (k + r) * width + c, (next - c) * sizeof *x);
+        copy_columns(rows[0], COLUMNS_AT_ONCE, x + k * width + c, width, ROWS_AT_ONCE, next - c);
         for (size_t i = first; i < end; i++) {
             const size_t from = triangle && i > c ? i : c;
             if (from < next)
@@ -417,12 +423,6 @@ static int eliminate(double *a, size_t n, double *b, size_t m, struct kvc_error 
         }
     }
     return 0;
-}
-
-static void copy_columns(double *to, size_t to_stride, const double *from, size_t from_stride,
-                         size_t rows, size_t columns) {
-    for (size_t r = 0; r < rows; r++)
-        memcpy(to + r * to_stride, from + r * from_stride, columns * sizeof *to);
 }
 
 int kvc_solve_symmetric(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {

@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* n things of `size` bytes; the caller frees. */
 static inline void *kvc_alloc(uint64_t n, uint64_t size) {
@@ -22,6 +23,12 @@ static inline void *kvc_alloc_lines(uint64_t n, uint64_t size) {
     size_t bytes;
     if (__builtin_mul_overflow(n, size, &bytes) || bytes > SIZE_MAX - LINE) return NULL;
     return aligned_alloc(LINE, bytes / LINE * LINE + LINE);
+}
+
+/* The same as kvc_alloc_lines(), all zero. */
+static inline void *kvc_alloc_zero_lines(uint64_t n, uint64_t size) {
+    void *p = kvc_alloc_lines(n, size);
+    return p ? memset(p, 0, n * size) : NULL;
 }
 
 /* The same as kvc_alloc(), all zero. */

@@ -80,12 +80,13 @@ static int runs_neondot(void) {
 }
 #endif
 
-/* Widest first. */
 #if defined(KVC_TILES)
 #define ASKED 1 /* tables that are taken as a whole only where $KVC_KERNEL names them */
 #else
 #define ASKED 0
 #endif
+
+/* Widest first. */
 static const struct {
     const struct kvc_kernels *kernels;
     int (*runs)(void);

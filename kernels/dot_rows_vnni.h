@@ -21,6 +21,11 @@ static inline VNNI vector load(const void *from) {
     return v;
 }
 
+/* Returns the bytes of those of n outputs that are in vector c. */
+static inline size_t bytes_of(size_t n, size_t c) {
+    return n - c * LANES < LANES ? 4 * (n - c * LANES) : 4 * LANES;
+}
+
 /* Sets what sums of a vector of outputs begin as. */
 static inline VNNI vector first_sum(const int8_t *weights, size_t inputs) {
     const vector offset = (vector){0} + (int32_t)0x80808080u;
@@ -56,8 +61,7 @@ tile(float *y, const int8_t *x, size_t rows, const struct kvc_dot_matrix *m, siz
             if (r >= rows || c >= blocks * VECTORS) continue;
             sum[r][c] = begin[c];
             if (from && c * LANES < outputs)
-                memcpy(&sum[r][c], y + r * m->outputs + first + c * LANES,
-                       outputs - c * LANES < LANES ? 4 * (outputs - c * LANES) : 4 * LANES);
+                memcpy(&sum[r][c], y + r * m->outputs + first + c * LANES, bytes_of(outputs, c));
         }
     for (size_t r = 0; r < rows; r++) raise(raised[r], x + r * m->inputs + from, n);
     for (size_t j = 0; j < n; j += KVC_DOT_STEP, weights += KVC_DOT_STEP * KVC_DOT_BLOCK) {
@@ -81,8 +85,7 @@ tile(float *y, const int8_t *x, size_t rows, const struct kvc_dot_matrix *m, siz
 #pragma GCC unroll 8
     for (size_t c = 0; c < BLOCKS * VECTORS; c++) {
         if (c >= blocks * VECTORS || c * LANES >= outputs) continue;
-        const size_t at = first + c * LANES,
-                     bytes = outputs - c * LANES < LANES ? 4 * (outputs - c * LANES) : 4 * LANES;
+        const size_t at = first + c * LANES, bytes = bytes_of(outputs, c);
         float_vector scale = {0}, mean = {0};
         memcpy(&scale, m->scale + at, bytes);
         memcpy(&mean, m->mean + at, bytes);

@@ -1,6 +1,6 @@
 /* tiles.h: AMX's eight tiles, registers of up to 16 rows of up to 64 bytes, and what multiplies
- * them; KVC_TILES is defined where the compiler knows them. tests/unit/test_dot_rows.c has the same
- * in C. Not for what is computed with them (predict_amx.c). */
+ * them; KVC_TILES is defined where the compiler knows them. tests/unit/test_dot_rows.c, which
+ * defines it before, has the same in C. Not for what is computed with them (predict_amx.c). */
 #ifndef KVC_TILES_H
 #define KVC_TILES_H
 
@@ -17,7 +17,7 @@ struct kvc_tile_shapes {
 
 /* Compilers that know AMX come with assemblers that do. Their own intrinsics leave out that memory
  * is read (gcc 12). */
-#if defined(__x86_64__) && defined(__linux__) && \
+#if !defined(KVC_TILES) && defined(__x86_64__) && defined(__linux__) && \
     (__has_include(<amxint8intrin.h>) || __has_include(<amxintrin.h>)) /* gcc's, clang's */
 #define KVC_TILES
 

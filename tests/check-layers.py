@@ -87,11 +87,11 @@ HELPERS = {
 }
 # Most lines of each room. A change that needs more raises the number here, and says why in a comment after it.
 BUDGET = {
-    "kernels": 5040,  # products of predictions by AVX-VNNI and by AMX; rows of equations
+    "kernels": 5050,  # products of predictions by AVX-VNNI and by AMX; rows of equations
     "kernels/device": 3400,
     # numbers that look random; spare contexts of zstd; equations in blocks that stay in the caches; rows that keep their codes;
     # rows that are stored as they are, from the stages; which values measurements leave out; a LAPACK that finds too few
-    "codecs": 5780,
+    "codecs": 5790,  # zeros from the beginning of a cache line
     "codecs/recipes": 450,
     "codecs/stages": 6500,
     "codecs/papers": 2040,

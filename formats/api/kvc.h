@@ -1009,7 +1009,7 @@ struct kvc_kernels_info {
     const char *name; /* NULL: $KVC_KERNEL names none that this CPU can run */
     const char *rans_encode, *rans_decode;
     int by_trial;            /* these were found by a trial */
-    const char *predictions; /* what multiplies for these */
+    const char *predictions; /* the kernels that multiply for these */
 };
 KVC_API int kvc_kernels_describe(struct kvc_kernels_info *info);
 /* Writes the names that resemble `word` most, of those that `names` lists with a NULL at its end,

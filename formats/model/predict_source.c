@@ -216,10 +216,10 @@ static float *predict_rows(const struct kvc_predict_source *s, const struct kvc_
     const size_t stride = p->matrix.inputs;
     size_t whole = 0; /* inputs that tensors fill; the others stay 0 */
     for (unsigned i = 0; i < p->n; i++) whole += from[i] != KVC_AHEAD_NONE ? p->input[i].width : 0;
-    int8_t *inputs = kvc_alloc_lines(n_rows, stride);
+    int8_t *inputs = whole == stride ? kvc_alloc_lines(n_rows, stride)
+                                     : kvc_alloc_zero_lines(n_rows, stride);
     float *values = kvc_alloc_lines(n_rows, p->matrix.outputs * sizeof *values);
     int status = inputs && values ? 0 : kvc_fail_memory(e, "predictions");
-    if (inputs && whole < stride) memset(inputs, 0, n_rows * stride);
     for (unsigned i = 0; i < p->n && !status; i++)
         if (from[i] != KVC_AHEAD_NONE)
             status = s->small(s->owner, from[i], row, n_rows, inputs + p->input[i].at, stride, e);

@@ -148,11 +148,10 @@ static int make(const struct kvc_profile *p, uint32_t layer, int is_v, int inter
     const size_t n = channels(x), inputs = x->matrix.inputs, dim = (size_t)mean.dim[1],
                  outputs = (size_t)mean.dim[0] * dim;
     const size_t half = is_v ? 0 : p->half[layer];
-    s->weight = kvc_alloc_lines(kvc_dot_bytes(outputs, inputs), 1);
+    s->weight = kvc_alloc_zero_lines(kvc_dot_bytes(outputs, inputs), 1);
     s->numbers = kvc_alloc(2 * outputs, sizeof *s->numbers);
     size_t *place_of = kvc_alloc(n, sizeof *place_of);
     int status = s->weight && s->numbers && place_of ? 0 : kvc_fail_memory(e, "a profile");
-    if (s->weight) memset(s->weight, 0, kvc_dot_bytes(outputs, inputs));
     if (!status) status = place_inputs(p, x, interleaved, place_of, e);
     for (size_t i = 0; i < outputs && !status; i++) {
         const size_t to = predictor_place(i, dim, half, interleaved);

@@ -243,8 +243,8 @@ static int learn_predictor(const struct loop *p, struct part *x, const struct re
     to->variance = kvc_alloc(width, sizeof *to->variance);
     x->made_basis = kvc_alloc(width, dim * sizeof *x->made_basis);
     x->made_inverse = kvc_alloc(width, dim * sizeof *x->made_inverse);
-    a.weight = kvc_alloc_zeros(kvc_dot_bytes(width, inputs), 1);
-    a.inputs = kvc_alloc_zeros(KVC_BLOCK, inputs);
+    a.weight = kvc_alloc_zero_lines(kvc_dot_bytes(width, inputs), 1);
+    a.inputs = kvc_alloc_zero_lines(KVC_BLOCK, inputs);
     a.gram = kvc_alloc_zeros(width, dim * sizeof *a.gram);
     int status = to->weight && to->scale && to->basis && to->basis_scale && to->variance &&
                          x->made_basis && x->made_inverse && a.weight && a.inputs && a.gram

@@ -1,17 +1,11 @@
 /* test_dot_rows.c: products of small integers, in every table that this CPU runs, and by AMX's
- * tiles computed in C, on any CPU. Not for what predicts (test_predictor.c). */
+ * tiles computed in C, on any CPU. Not for what predicts (test_predict.c). */
 #include "kernels_support.h"
 
 /* --- what kernels/tiles.h has, in C --- */
 
-#define KVC_TILES_H
 #define KVC_TILES
-
-struct kvc_tile_shapes {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
+#include "kernels/tiles.h"
 
 static struct {
     struct kvc_tile_shapes shape;
