@@ -60,15 +60,14 @@ def listing(options, shared):
         short = "   " if letter == "-" else "-%s," % letter
         left = "%s --%s%s" % (short, name, argument if not argument or argument.startswith("[=") else "=" + argument)
         if name in shared:
-            names.append(left.strip().replace(" ", "\0"))
+            names.append("-h, --help" if name == "help" else left.strip())
+            names[-1] = names[-1].replace(" ", "\0")
             continue
         text = textwrap.wrap(words.split("; ")[0].replace("\\", "\\e"), 50, break_long_words=False, break_on_hyphens=False)
         if len(left) > 22:
             lines.append(left)
             left = ""
         lines += ["%-22s %s" % (left, text[0])] + [" " * 23 + line for line in text[1:]]
-        if name == "help":
-            lines.append("%-22s %s" % ("-h", "print the most used options"))
     names = textwrap.wrap("   ".join(names), 72, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\0", " ") + "\n" for line in names + [""] * bool(names and lines) + lines]
 

@@ -22,13 +22,12 @@ ${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$root/usr/include" -o "$r
 out=$(LD_LIBRARY_PATH="$root/usr/lib" "$root/program" samples/slot-f16.bin 8 "$root/prefix.kvc")
 [ "$out" = "60 tensors, 92160 values, 0 differ" ] || { echo "samples/c/cut_prefix.c printed '$out'" >&2; exit 1; }
 rm "$root/prefix.kvc"
-sed -n '/^#include/,/^}$/p' man/kvc_store.3 | sed 's/\\e/\\/g' >"$root/program.c" # its example
 flags=$(PKG_CONFIG_SYSROOT_DIR="$root" pkg-config --cflags --libs kvc_store)
 # shellcheck disable=SC2086
-${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$root/usr/include" -o "$root/program" "$root/program.c" -L"$root/usr/lib" $flags
+${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$root/usr/include" -o "$root/program" samples/c/find_prefix.c -L"$root/usr/lib" $flags
 "$root/usr/bin/kvc-store" -q -s "dir:$root/store" put --chunk=256 samples/prompt.safetensors.kvc
 out=$(LD_LIBRARY_PATH="$root/usr/lib" "$root/program" "dir:$root/store" samples/prompt.safetensors.kvc)
-[ "$out" = "512 of 512 tokens, 4 tensors" ] || { echo "the example of kvc_store(3) printed '$out'" >&2; exit 1; }
+[ "$out" = "512 of 512 tokens, 4 tensors" ] || { echo "samples/c/find_prefix.c printed '$out'" >&2; exit 1; }
 rm -r "$root/store"
 if "$root/usr/bin/kvc-store" -s redis:// ls 2>"$root/log" || ! grep -qF "names no store" "$root/log"; then
     echo "kvc-store takes a store without a name: $(cat "$root/log")" >&2
