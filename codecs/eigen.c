@@ -372,6 +372,7 @@ static void divide(double *x, double by, size_t n) {
 /* What the nearest cache holds. Rows lie side by side there: from one row of a large matrix to the
  * next it may be a multiple of what the cache has in one place. */
 enum { ROWS_AT_ONCE = 32, COLUMNS_AT_ONCE = 64 };
+static const double MOST_UNITS = 127;
 
 static void copy_columns(double *to, size_t to_stride, const double *from, size_t from_stride,
                          size_t rows, size_t columns) {
@@ -397,8 +398,8 @@ static void take_rows(double *x, size_t width, double (*times)[ROWS_AT_ONCE], si
     }
 }
 
-/* Computes U of a = U' U, and y of U' y = b. Each row takes those before it in their order. */
-static int eliminate(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {
+/* Each row takes those before it in their order. */
+int kvc_factorise(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {
     kvc_subtract_rows_fn *const subtract = kvc_kernels_get()->subtract_rows;
     for (size_t first = 0, end; first < n; first = end) {
         end = n - first < ROWS_AT_ONCE ? n : first + ROWS_AT_ONCE;
@@ -425,21 +426,34 @@ static int eliminate(double *a, size_t n, double *b, size_t m, struct kvc_error 
     return 0;
 }
 
-int kvc_solve_symmetric(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {
+/* Rounds to multiples of the units, at most MOST_UNITS of them. */
+static void round_row(double *x, const double *unit, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        x[i] = unit[i] > 0 ? fmax(-MOST_UNITS, fmin(MOST_UNITS, rint(x[i] / unit[i]))) * unit[i]
+                           : 0;
+}
+
+int kvc_substitute(const double *u, size_t n, const double *y, double *x, size_t m,
+                   const double *unit, struct kvc_error *e) {
     kvc_subtract_rows_fn *const subtract = kvc_kernels_get()->subtract_rows;
-    double *y = kvc_alloc_lines(n, COLUMNS_AT_ONCE * sizeof *y);
-    int status = y ? eliminate(a, n, b, m, e) : kvc_fail_memory(e, "equations");
-    for (size_t c = 0; c < m && !status; c += COLUMNS_AT_ONCE) { /* U x = y */
+    double *part = kvc_alloc_lines(n, COLUMNS_AT_ONCE * sizeof *part);
+    if (!part) return kvc_fail_memory(e, "equations");
+    for (size_t c = 0; c < m; c += COLUMNS_AT_ONCE) {
         const size_t width = m - c < COLUMNS_AT_ONCE ? m - c : COLUMNS_AT_ONCE;
-        copy_columns(y, COLUMNS_AT_ONCE, b + c, m, n, width);
+        copy_columns(part, COLUMNS_AT_ONCE, y + c, m, n, width);
         for (size_t k = n; k-- > 0;) {
-            double *right = y + k * COLUMNS_AT_ONCE;
-            subtract(right, right + COLUMNS_AT_ONCE, COLUMNS_AT_ONCE, a + k * n + k + 1, 1,
+            double *right = part + k * COLUMNS_AT_ONCE;
+            subtract(right, right + COLUMNS_AT_ONCE, COLUMNS_AT_ONCE, u + k * n + k + 1, 1,
                      n - k - 1, width);
-            divide(right, a[k * n + k], width);
+            divide(right, u[k * n + k], width);
+            if (unit) round_row(right, unit + c, width);
         }
-        copy_columns(b + c, m, y, COLUMNS_AT_ONCE, n, width);
+        copy_columns(x + c, m, part, COLUMNS_AT_ONCE, n, width);
     }
-    free(y);
-    return status;
+    free(part);
+    return 0;
+}
+
+int kvc_solve_symmetric(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {
+    return kvc_factorise(a, n, b, m, e) || kvc_substitute(a, n, b, b, m, NULL, e) ? -1 : 0;
 }

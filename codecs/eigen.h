@@ -32,9 +32,18 @@ int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsig
                    struct kvc_error *e);
 
 /* Solves a x = b for a symmetric positive definite a[n][n], of which the upper triangle counts, and
- * m right sides b[n][m]. x takes the place of b; a is destroyed. By Cholesky's decomposition.
- * Returns -1 when a is not positive definite. */
+ * m right sides b[n][m]. x takes the place of b; a is destroyed. Returns -1 when a is not positive
+ * definite. */
 int kvc_solve_symmetric(double *a, size_t n, double *b, size_t m, struct kvc_error *e);
+/* Does the first half of it, Cholesky's decomposition: puts U of a = U' U in the place of a, and y
+ * of U' y = b in that of b. */
+int kvc_factorise(double *a, size_t n, double *b, size_t m, struct kvc_error *e);
+/* Does the second half, U x = y, from the last x to the first; x may be y. With unit[m], each x is
+ * rounded to a multiple of its column's unit, from -127 to 127, before those above it are solved,
+ * which so make up for the error: |U (x - exact)| stays small where a's columns are alike (the
+ * nearest plane of Babai, Combinatorica 6, 1986; GPTQ, arXiv 2210.17323, does the same). */
+int kvc_substitute(const double *u, size_t n, const double *y, double *x, size_t m,
+                   const double *unit, struct kvc_error *e);
 
 /* Inverts a[n][n] in place, by Gauss-Jordan elimination with pivots. Returns -1 when it is
  * singular. */

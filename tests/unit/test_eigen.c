@@ -1,5 +1,5 @@
 /* test_eigen.c: directions by subspace iteration beside the eigenvectors, on spectra that are easy
- * and hard for it. */
+ * and hard for it; linear equations, and their solutions in rounded numbers. */
 #include "values_support.h"
 
 #include "codecs/eigen.h"
@@ -191,7 +191,90 @@ static void few_found(void **state) {
     finds_few = 0;
 }
 
+/* --- equations --- */
+
+static void solve(size_t n, size_t m) {
+    double *a = calloc(n * n, sizeof *a), *b = calloc(n * m, sizeof *b),
+           *x = calloc(n * m, sizeof *x), *root = calloc(n * n, sizeof *root);
+    struct kvc_error e;
+    assert_true(a && b && x && root);
+    for (size_t i = 0; i < n * n; i++) root[i] = normal();
+    for (size_t i = 0; i < n * m; i++) x[i] = normal();
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++) {
+            a[i * n + j] = i == j ? 0.1 : 0;
+            for (size_t k = 0; k < n; k++) a[i * n + j] += root[i * n + k] * root[j * n + k];
+        }
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < m; j++)
+            for (size_t k = 0; k < n; k++) b[i * m + j] += a[i * n + k] * x[k * m + j];
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < i; j++) a[i * n + j] = -1; /* not read */
+    assert_int_equal(kvc_solve_symmetric(a, n, b, m, &e), 0);
+    for (size_t i = 0; i < n * m; i++) assert_true(fabs(b[i] - x[i]) < 1e-9);
+    a[0] = -1;
+    assert_int_equal(kvc_solve_symmetric(a, n, b, m, &e), -1);
+    free(a);
+    free(b);
+    free(x);
+    free(root);
+}
+
+/* |U (x - exact)|, squared, of all columns */
+static double error_of(const double *u, size_t n, const double *x, const double *exact, size_t m) {
+    double total = 0;
+    for (size_t c = 0; c < m; c++)
+        for (size_t k = 0; k < n; k++) {
+            double sum = 0;
+            for (size_t j = k; j < n; j++) sum += u[k * n + j] * (x[j * m + c] - exact[j * m + c]);
+            total += sum * sum;
+        }
+    return total;
+}
+
+/* Inputs that are alike: weights rounded for each other's errors serve better than weights rounded
+ * each to its nearest, and keep within the bound that U's diagonal gives. */
+static void weights_are_rounded(void **state) {
+    (void)state;
+    enum { N = 70, M = 66 };
+    static double u[N * N], y[N * M], exact[N * M], x[N * M], nearest[N * M], unit[M];
+    struct kvc_error e;
+    double bound = 0;
+    for (size_t i = 0; i < N; i++) {
+        for (size_t j = i; j < N; j++) u[i * N + j] = i == j ? 0.5 : 1 + (double)((i * j) % 7) / 9;
+        for (size_t c = 0; c < M; c++) y[i * M + c] = sin((double)(i * M + c));
+    }
+    for (size_t c = 0; c < M; c++) unit[c] = c ? 1e9 * (double)c : 0; /* column 0: no weights */
+    assert_int_equal(kvc_substitute(u, N, y, exact, M, NULL, &e), 0);
+    for (size_t c = 1; c < M; c++) { /* the largest is some 100 units */
+        double largest = 0;
+        for (size_t i = 0; i < N; i++) largest = fmax(largest, fabs(exact[i * M + c]));
+        unit[c] = largest / (double)(60 + c);
+        bound += N * 0.25 * 0.25 * unit[c] * unit[c];
+    }
+    assert_int_equal(kvc_substitute(u, N, y, x, M, unit, &e), 0);
+    for (size_t i = 0; i < N; i++)
+        for (size_t c = 0; c < M; c++) {
+            const double in_units = c ? x[i * M + c] / unit[c] : 0;
+            assert_true(in_units == rint(in_units) && fabs(in_units) <= 127);
+            if (!c) assert_true(x[i * M] == 0);
+            nearest[i * M + c] = c ? rint(exact[i * M + c] / unit[c]) * unit[c] : 0;
+            if (!c) exact[i * M] = 0;
+        }
+    assert_true(error_of(u, N, x, exact, M) <= bound);
+    assert_true(error_of(u, N, nearest, exact, M) > 4 * bound);
+}
+
+/* Few rows and columns, and more than are solved at once. */
+static void equations_are_solved(void **state) {
+    (void)state;
+    solve(7, 3);
+    solve(70, 130);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(few_found), cmocka_unit_test(subspaces)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(few_found), cmocka_unit_test(subspaces),
+                                       cmocka_unit_test(equations_are_solved),
+                                       cmocka_unit_test(weights_are_rounded)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

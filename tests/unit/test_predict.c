@@ -6,7 +6,6 @@
 #include "tests/quantised.h"
 #include "tests/recipe_text.h"
 
-#include "codecs/eigen.h"
 #include "codecs/floats.h"
 #include "codecs/little_endian.h"
 #include "formats/cache/format.h"
@@ -225,41 +224,6 @@ static void same_rows(const struct kvc_cache *a, const struct kvc_cache *b, uint
 }
 
 /* --- learning --- */
-
-static void solve(size_t n, size_t m) {
-    double *a = calloc(n * n, sizeof *a), *b = calloc(n * m, sizeof *b),
-           *x = calloc(n * m, sizeof *x), *root = calloc(n * n, sizeof *root);
-    struct kvc_error e;
-    assert_true(a && b && x && root);
-    random_state = 3;
-    for (size_t i = 0; i < n * n; i++) root[i] = (double)random_float();
-    for (size_t i = 0; i < n * m; i++) x[i] = (double)random_float();
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < n; j++) {
-            a[i * n + j] = i == j ? 0.1 : 0;
-            for (size_t k = 0; k < n; k++) a[i * n + j] += root[i * n + k] * root[j * n + k];
-        }
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < m; j++)
-            for (size_t k = 0; k < n; k++) b[i * m + j] += a[i * n + k] * x[k * m + j];
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < i; j++) a[i * n + j] = -1; /* not read */
-    assert_int_equal(kvc_solve_symmetric(a, n, b, m, &e), 0);
-    for (size_t i = 0; i < n * m; i++) assert_true(fabs(b[i] - x[i]) < 1e-9);
-    a[0] = -1;
-    assert_int_equal(kvc_solve_symmetric(a, n, b, m, &e), -1);
-    free(a);
-    free(b);
-    free(x);
-    free(root);
-}
-
-/* Few rows and columns, and more than are solved at once. */
-static void equations_are_solved(void **state) {
-    (void)state;
-    solve(7, 3);
-    solve(70, 130);
-}
 
 static void what_is_learnt(void **state) {
     (void)state;
@@ -748,7 +712,6 @@ static int free_profile(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equations_are_solved),
         cmocka_unit_test(what_is_learnt),
         cmocka_unit_test(attention_makes_a_metric),
         cmocka_unit_test(the_words_of_the_spec),
