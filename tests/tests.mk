@@ -220,10 +220,10 @@ bench-memory: all
 	@"$(PYTHON)" tests/bench/memory.py .
 
 GROWTH_GB ?= 1,4,16,64
-## bench-growth: packing, unpacking, checking and comparing of GROWTH_GB, by size, tokens and threads; in TMPDIR, as far as it has room
+## bench-growth: packing, unpacking, checking and comparing of GROWTH_GB, by size, tokens and threads, as tables and curves (build/growth.html); in TMPDIR, as far as it has room
 .PHONY: bench-growth
 bench-growth: all
-	@"$(PYTHON)" tests/bench/growth.py . $(GROWTH_GB)
+	@"$(PYTHON)" tests/bench/growth.py . $(GROWTH_GB) build/growth.html
 
 ## bench-sizes: sizes of the lossy presets beside those that the papers publish
 .PHONY: bench-sizes
