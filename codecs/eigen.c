@@ -61,16 +61,18 @@ int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stri
  * it does not find them. */
 static int call_lapack(double *a, size_t n, size_t rank, double *z, double *value,
                        struct kvc_error *e) {
-    /* dsyevr's documentation asks for at least 26 n and 10 n */
-    const size_t room = 33 * n, whole = 10 * n;
+    /* dsyevr's documentation asks for at least 26 n and 10 n; OpenBLAS 0.3.34 writes the integer
+     * before those it is given, too */
+    const size_t room = 33 * n, whole = 10 * n, before = 1;
     double *work = kvc_alloc(room, sizeof *work), none = 0;
-    int *numbers = kvc_alloc(whole + 2 * n, sizeof *numbers), failed = 0, found = 0;
+    int *numbers = kvc_alloc(before + whole + 2 * n, sizeof *numbers), failed = 0, found = 0;
     const int order = (int)n, n_room = (int)room, n_whole = (int)whole, first = (int)(n - rank) + 1;
     int status = work && numbers ? 0 : kvc_fail_memory(e, "eigenvalues");
     if (!status) {
         pthread_mutex_lock(&one_at_a_time);
         lapack("V", "I", "L", &order, a, &order, &none, &none, &first, &order, &none, &found, value,
-               z, &order, numbers + whole, work, &n_room, numbers, &n_whole, &failed, 1, 1, 1);
+               z, &order, numbers + before + whole, work, &n_room, numbers + before, &n_whole,
+               &failed, 1, 1, 1);
         pthread_mutex_unlock(&one_at_a_time);
         status = failed || (size_t)found != rank;
     }

@@ -143,6 +143,7 @@ static void poor(const char *jobz, const char *range, const char *uplo, const in
                  double *work, const int *lwork, int *iwork, const int *liwork, int *info, size_t x,
                  size_t y, size_t last) {
     calls++;
+    iwork[-1] = *n; /* as OpenBLAS 0.3.34 does */
     real(jobz, range, uplo, n, a, lda, vl, vu, il, iu, abstol, m, w, z, ldz, isuppz, work, lwork,
          iwork, liwork, info, x, y, last);
     if (finds_few && (*il > 1 || finds_few > 1)) *m = 0;
