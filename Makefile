@@ -50,7 +50,6 @@ DEPS := libzstd libxxhash libcrypto jansson zlib
 PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(DEPS) libarchive 2>/dev/null)
 PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(DEPS) 2>/dev/null)
 
-comma := ,
 # clang has no stricter form of -Wcast-align, and from version 19 on warns where an enum, as constants are named here, meets a double
 WARN_OF_CC := $(if $(findstring clang,$(shell $(CC) --version 2>/dev/null)),-Wcast-align -Wno-enum-float-conversion,-Wcast-align=strict)
 WARN := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wundef \

@@ -19,7 +19,8 @@ PATH=$bin:$PATH
 # Sizes and offsets are those that zstd 1.5.4 makes. Another one may make others: near.py.
 [ -n "${KVC_CLI_WORK-}" ] || OTHER_ZSTD=$("$PYTHON" -I -S -c 'import ctypes
 print({10504: ""}.get(ctypes.CDLL("libzstd.so.1").ZSTD_versionNumber(), 1))' 2>/dev/null) || OTHER_ZSTD=
-export SAMPLES CLI_TESTS OTHER_ZSTD PYTHON PATH
+[ -n "${KVC_CLI_WORK-}" ] || case $(kvc-dump --nonsense 2>&1) in *"unrecognized option '--nonsense'"*) OTHER_LIBC= ;; *) OTHER_LIBC=1 ;; esac
+export SAMPLES CLI_TESTS OTHER_LIBC OTHER_ZSTD PYTHON PATH
 unset KVC_BIN KVC_CUDA_LIBRARY KVC_KERNEL KVC_MODEL KVC_RECIPE KVC_THREADS KVC_STORE KVC_STORE_BACKENDS XDG_DATA_HOME
 KVC_PROFILE_PATH=none # no profile of this machine changes a test; a test that unsets it has a HOME of its own
 export KVC_PROFILE_PATH
@@ -28,7 +29,7 @@ bless=0
 if [ "${1-}" = -u ]; then
     bless=1
     shift
-    [ -z "$OTHER_ZSTD" ] || { echo "run.sh: -u wants zstd 1.5.4, whose sizes the tests expect" >&2; exit 2; }
+    [ -z "$OTHER_ZSTD$OTHER_LIBC" ] || { echo "run.sh: -u wants glibc and zstd 1.5.4, whose words and sizes the tests expect" >&2; exit 2; }
 fi
 for tool in kvc-pack kvc-unpack kvc-dump kvc-diff kvc-store kvc-profile; do
     [ -x "$bin/$tool" ] || { echo "run.sh: $bin/$tool is missing: run make, or set KVC_BIN" >&2; exit 2; }
@@ -70,6 +71,18 @@ compare() {
     return 1
 }
 
+# Puts the words of glibc's messages in the place of musl's, in which the same is said.
+as_glibc() {
+    [ -n "$OTHER_LIBC" ] || return 0
+    sed -i -e "s/unrecognized option: \(.\)$/invalid option -- '\1'/" -e "s/unrecognized option: \(..*\)/unrecognized option '--\1'/" \
+        -e "s/option requires an argument: \(.\)$/option requires an argument -- '\1'/" \
+        -e "s/option requires an argument: \(..*\)/option '--\1' requires an argument/" \
+        -e "s/option does not take an argument: \(.*\)/option '--\1' doesn't allow an argument/" \
+        -e "s/option is ambiguous: \(.*\)/option '--\1' is ambiguous/" \
+        -e 's/Error loading shared library //' \
+        -e 's/: I\/O error$/: Input\/output error/' -e 's/: Out of memory$/: Cannot allocate memory/' "$1"
+}
+
 # Prints what is wrong with test $1, nothing when it passed; 77 when it was skipped.
 run_one() {
     [ -f "$here/$1/cmd" ] || { echo "there is no $1/cmd"; return 1; }
@@ -81,6 +94,8 @@ run_one() {
     ) </dev/null >"$work/stdout" 2>"$work/stderr"
     code=$?
     [ $code != 77 ] || return 77
+    as_glibc "$work/stdout"
+    as_glibc "$work/stderr"
     bad=0
     want_code=0
     [ ! -f "$here/$1/exit" ] || want_code=$(cat "$here/$1/exit")

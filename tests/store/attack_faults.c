@@ -10,6 +10,7 @@
  * puts the functions below in place of the libraries' (tests.mk).
  */
 #include "tests/store/attack.h"
+#include "tests/large_files.h"
 
 #include <sqlite3.h>
 #include <stdarg.h>

@@ -3,6 +3,7 @@
 #include "store_support.h"
 
 #include "formats/store/dir/dir.h"
+#include "tests/large_files.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -30,15 +30,14 @@ static int make_locales(void **state) {
     return setenv("LOCPATH", folder, 1);
 }
 
-/* Enters a locale, and makes sure that its numbers have another decimal point. Returns -1 if it
- * cannot be had. */
+/* Enters a locale. Returns -1 if it cannot be had, as with a C library whose numbers are the same
+ * in all. */
 static int enter(int i) {
     char name[32], text[32];
     snprintf(name, sizeof name, "%s.UTF-8", names[i]);
     if (!setlocale(LC_ALL, name)) return -1;
     snprintf(text, sizeof text, "%.1f", 2.5);
-    assert_string_not_equal(text, "2.5");
-    return 0;
+    return strcmp(text, "2.5") ? 0 : -1;
 }
 
 /* Runs a test in each locale; its `say` writes the same as in the C locale. */
@@ -52,7 +51,8 @@ static void in_locales(void (*say)(FILE *out)) {
     for (int i = 0; i < LOCALES; i++) {
         if (enter(i)) {
             free(due);
-            print_message("SKIPPED: localedef or its locale %s is missing\n", names[i]);
+            print_message("SKIPPED: localedef, its locale %s or the C library's is missing\n",
+                          names[i]);
             skip();
         }
         out = open_memstream(&text, &n);

@@ -4,6 +4,7 @@
 #include "store_support.h"
 
 #include "formats/store/dir/dir.h"
+#include "tests/large_files.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -45,9 +46,9 @@ static void change(void) {
     }
 }
 
-ssize_t __real_pread64(int fd, void *data, size_t n, off64_t at);
-ssize_t __wrap_pread64(int fd, void *data, size_t n, off64_t at);
-ssize_t __wrap_pread64(int fd, void *data, size_t n, off64_t at) {
+ssize_t __real_pread64(int fd, void *data, size_t n, off_t at);
+ssize_t __wrap_pread64(int fd, void *data, size_t n, off_t at);
+ssize_t __wrap_pread64(int fd, void *data, size_t n, off_t at) {
     struct stat st;
     if (!changing.inode || fstat(fd, &st) || st.st_ino != changing.inode)
         return __real_pread64(fd, data, n, at);
