@@ -166,6 +166,10 @@ void cli_size_text(uint64_t bytes, char text[32]);
 /* Has cli_size_text() write "24.6 MiB", in powers of 1024: for a tool whose options take sizes so.
  */
 void cli_sizes_by_1024(void);
+/* Returns how a noun ends after the number n. */
+static inline const char *cli_s(uint64_t n) {
+    return n == 1 ? "" : "s";
+}
 
 /* A writer of JSON: adds commas, indentation and escapes. `key` is NULL inside arrays. Doubles that
  * JSON cannot represent become the strings "NaN", "Infinity" and "-Infinity". Invalid UTF-8 bytes

@@ -158,7 +158,7 @@ static void say_learnt(const struct group *g, const struct kvc_profile *learnt, 
     struct kvc_profile_info info = {.size = sizeof info};
     kvc_shared_profile_describe(learnt, &info);
     cli_warn("learnt a profile of %s from %zu file%s in %.0f s: %s (--learn=no forbids it)",
-             *info.model ? info.model : "the model", g->n, g->n == 1 ? "" : "s", seconds, path);
+             *info.model ? info.model : "the model", g->n, cli_s(g->n), seconds, path);
 }
 
 static void say_too_few(struct cli_pack *p, const struct group *g, const char *path) {

@@ -126,7 +126,7 @@ BUDGET = {
     "formats/store/backends": 9360,
     "cli": 5835,  # packing with a base; how profiles are learnt and kept; -0 in JSON; -V -v names what predicts
     "cli/profile": 710,  # make, which runs a program in Python
-    "cli/store": 1660,
+    "cli/store": 1670,  # nouns after the number 1
     "cli/inside": 5420,
     "errors": 290,  # the structs of kvc_comparing.h, which were in formats/compare
 }

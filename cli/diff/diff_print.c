@@ -200,7 +200,7 @@ static void print_summary(const struct diff_comparison *d) {
     printf("%s: %" PRIu64 " of %" PRIu64 " values in %" PRIu64 " of %" PRIu64 " tensors",
            diff_differs(d) ? "differ" : "are the same", x->differ, d->values, d->unequal,
            d->compared);
-    if (d->facts) printf(", %" PRIu64 " other fact%s", d->facts, d->facts == 1 ? "" : "s");
+    if (d->facts) printf(", %" PRIu64 " other fact%s", d->facts, cli_s(d->facts));
     if (d->unequal)
         printf("; max-abs %.6g, rms %.6g, frobenius %.6g, cosine %.9f", x->max_abs, x->rms,
                x->frobenius, x->cosine);

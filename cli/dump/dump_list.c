@@ -91,8 +91,7 @@ void dump_list_end(struct dump_out *o, const struct dump_options *options, uint6
     char size[32], tensors[32];
     cli_size_text(t->bytes, size);
     cli_size_text(t->tensors, tensors);
-    fprintf(o->out, "%" PRIu64 " file%s, %s, tensors %s", t->files, t->files == 1 ? "" : "s", size,
-            tensors);
+    fprintf(o->out, "%" PRIu64 " file%s, %s, tensors %s", t->files, cli_s(t->files), size, tensors);
     if (ratio > 0) fprintf(o->out, ", ratio %.3f", ratio);
     if (t->lossy) fprintf(o->out, ", %" PRIu64 " lossy", t->lossy);
     if (failed) fprintf(o->out, ", %" PRIu64 " failed", failed);

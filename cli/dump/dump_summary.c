@@ -75,7 +75,7 @@ static void say_shared(struct line *l, const char *what, const struct dump_share
 
 static void print_geometry(struct dump_out *o, const struct dump_facts *x, struct line *l) {
     char text[64];
-    say(l, "%" PRIu32 " layer%s", x->layers, x->layers == 1 ? "" : "s");
+    say(l, "%" PRIu32 " layer%s", x->layers, cli_s(x->layers));
     if (!x->f->facts.heads_unknown) {
         say_shared(l, "KV heads", &x->heads);
         say_shared(l, "head dim K", &x->k_dim);
@@ -230,8 +230,7 @@ static void print_storage(struct dump_out *o, const struct dump_facts *x, struct
     cli_size_text(x->tensor_bytes, size);
     say(l, ", tensors %s", size);
     if (f->source.packed) say(l, ", ratio %.3f", dump_ratio(x));
-    if (x->snapshots)
-        say(l, ", %" PRIu64 " snapshot%s", x->snapshots, x->snapshots == 1 ? "" : "s");
+    if (x->snapshots) say(l, ", %" PRIu64 " snapshot%s", x->snapshots, cli_s(x->snapshots));
     end(o, l, "size");
 }
 

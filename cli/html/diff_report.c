@@ -49,8 +49,7 @@ static void say_worst(FILE *out, const struct diff_collected *c) {
     const struct kvc_difference *head = &worst.tensor->head[worst.head];
     html_say(out, "%s head %" PRIu64 ": ", label, worst.head);
     if (head->nonfinite)
-        html_say(out, "%" PRIu64 " value%s not finite", head->nonfinite,
-                 head->nonfinite == 1 ? "" : "s");
+        html_say(out, "%" PRIu64 " value%s not finite", head->nonfinite, cli_s(head->nonfinite));
     else say_number(out, head->frobenius);
     fputs("</a>.</span> ", out);
 }
@@ -85,14 +84,14 @@ static void verdict(struct diff_comparison *d, FILE *out, const struct kvc_error
         html_say(out,
                  "A and B differ in %" PRIu64 " of %" PRIu64 " values, in %" PRIu64 " of %" PRIu64
                  " tensor%s",
-                 x->differ, d->values, d->unequal, d->compared, d->compared == 1 ? "" : "s");
+                 x->differ, d->values, d->unequal, d->compared, cli_s(d->compared));
         say_roles(out, c);
         say_worst(out, c);
         if (x->nonfinite)
             html_say(out, "%" PRIu64 " of the pairs that differ are not finite. ", x->nonfinite);
     } else {
         html_say(out, "All %" PRIu64 " values of %" PRIu64 " tensor%s are the same. ", d->values,
-                 d->compared, d->compared == 1 ? "" : "s");
+                 d->compared, cli_s(d->compared));
     }
     if (d->facts)
         html_say(out, "%" PRIu64 " other fact%s. ", d->facts,

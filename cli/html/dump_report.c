@@ -159,7 +159,7 @@ static void verdict(FILE *out, const struct dump_facts *facts, const struct kvc_
         html_say(out, "Not everything could be read, so this report is not complete: %s. ",
                  cli_error_unnamed(why, f->source.name));
     html_say(out, "Format %s, %s: %" PRIu32 " layer%s, tensors of %s", dump_format_name(f), size,
-             facts->layers, facts->layers == 1 ? "" : "s", tensors);
+             facts->layers, cli_s(facts->layers), tensors);
     if (f->source.packed)
         html_say(out, ", ratio %.3f, %s", dump_ratio(facts),
                  f->facts.lossless ? "lossless" : "lossy");

@@ -151,9 +151,9 @@ static void print_hit(struct store_tool *t, const struct store_found *found) {
     if (t->quiet) return;
     cli_size_text(info.bytes, size);
     if (name)
-        printf("%" PRIu64 " tokens in %" PRIu64 " chunks of %s (%s), namespace %.16s%s%s\n",
-               info.tokens, info.chunks, size, info.tiers, name,
-               ns.lossless ? "" : ", lossy: ", ns.lossless ? "" : ns.recipe);
+        printf("%" PRIu64 " token%s in %" PRIu64 " chunk%s of %s (%s), namespace %.16s%s%s\n",
+               info.tokens, cli_s(info.tokens), info.chunks, cli_s(info.chunks), size, info.tiers,
+               name, ns.lossless ? "" : ", lossy: ", ns.lossless ? "" : ns.recipe);
     else printf("0 tokens\n");
 }
 
@@ -205,7 +205,7 @@ static void print_whole(struct store_tool *t, const struct kvc_file *f,
         cli_json_bool(&t->report, "whole", 1);
         cli_json_text(&t->report, "namespace", kvc_store_namespace_name(ns));
     } else {
-        printf("%" PRIu64 " tokens in one object, namespace %.16s\n", n,
+        printf("%" PRIu64 " token%s in one object, namespace %.16s\n", n, cli_s(n),
                kvc_store_namespace_name(ns));
     }
 }

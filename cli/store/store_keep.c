@@ -29,17 +29,20 @@ static void print_cleaned(struct store_tool *t, const struct kvc_store_cleaned *
         return;
     }
     if (t->quiet) return;
-    printf("%" PRIu64 " objects, %s; ", objects, size);
-    if (dry) printf("would evict %s, %" PRIu64 " objects have expired", evicted, c->expired);
+    printf("%" PRIu64 " object%s, %s; ", objects, cli_s(objects), size);
+    if (dry)
+        printf("would evict %s, %" PRIu64 " object%s expired", evicted, c->expired,
+               cli_s(c->expired));
     else
         printf("evicted %" PRIu64 " (%s), %" PRIu64 " of them expired", c->evicted, evicted,
                c->expired);
     printf("; %s in the trash\n", trash);
     if (c->adopted || c->missing)
-        printf("the index lacked %" PRIu64 " files, and %" PRIu64 " of its records had none\n",
-               c->adopted, c->missing);
+        printf("the index lacked %" PRIu64 " file%s, and %" PRIu64 " of its records had none\n",
+               c->adopted, cli_s(c->adopted), c->missing);
     if (c->strangers)
-        printf("%" PRIu64 " files in the store's folders are no objects\n", c->strangers);
+        printf("%" PRIu64 " file%s besides objects in the store's folders\n", c->strangers,
+               cli_s(c->strangers));
 }
 
 int store_gc(struct store_tool *t) {
@@ -89,8 +92,8 @@ int store_verify(struct store_tool *t) {
         if (v.put_aside && v.put_aside < v.bad)
             snprintf(aside, sizeof aside, ", %" PRIu64 " put aside", v.put_aside);
         else snprintf(aside, sizeof aside, "%s", v.put_aside ? ", put aside" : "");
-        printf("%" PRIu64 " objects%s, %s: %" PRIu64 " bad%s\n", v.objects, tiers, size, v.bad,
-               aside);
+        printf("%" PRIu64 " object%s%s, %s: %" PRIu64 " bad%s\n", v.objects, cli_s(v.objects),
+               tiers, size, v.bad, aside);
     }
     if (failed) return store_trouble(t);
     return v.bad ? EXIT_DIFFER : EXIT_SAME;
@@ -113,7 +116,7 @@ static int change_pin(struct store_tool *t, int pin) {
         status = store_trouble(t);
     if (hit && t->json) cli_json_u64(&t->report, "tokens", tokens);
     if (hit && !status && !t->quiet && !t->json)
-        printf("%" PRIu64 " tokens %s\n", tokens, pin ? "pinned" : "unpinned");
+        printf("%" PRIu64 " token%s %s\n", tokens, cli_s(tokens), pin ? "pinned" : "unpinned");
     kvc_store_hit_free(hit);
     store_free_namespaces(&namespaces);
     return status;
@@ -133,7 +136,7 @@ static int drop_namespace(struct store_tool *t, struct kvc_store_namespace *ns) 
     const int64_t n = kvc_store_drop(ns, t->e);
     if (n < 0) return store_trouble(t);
     if (t->json) cli_json_i64(&t->report, "objects", n);
-    else if (!t->quiet) printf("%" PRId64 " objects removed\n", n);
+    else if (!t->quiet) printf("%" PRId64 " object%s removed\n", n, cli_s((uint64_t)n));
     return n ? EXIT_SAME : EXIT_DIFFER;
 }
 
@@ -162,8 +165,8 @@ static int drop_prompt(struct store_tool *t, struct kvc_store_namespace *ns,
         cli_json_u64(&t->report, "bytes", d.bytes);
         cli_json_close(&t->report);
     } else if (!t->quiet) {
-        printf("namespace %.16s: %" PRIu64 " chunks of %s%s removed", name, d.removed, size,
-               kvc_store_tiers(t->s) > 1 ? " in all tiers" : "");
+        printf("namespace %.16s: %" PRIu64 " chunk%s of %s%s removed", name, d.removed,
+               cli_s(d.removed), size, kvc_store_tiers(t->s) > 1 ? " in all tiers" : "");
         if (d.kept) printf(", %" PRIu64 " kept, after which other prompts go on", d.kept);
         printf("\n");
     }

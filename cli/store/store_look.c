@@ -77,8 +77,8 @@ static int list_namespace(struct store_tool *t, const struct kvc_store_namespace
         cli_json_close(&t->report);
         return EXIT_SAME;
     }
-    printf("%.16s  %" PRIu64 " objects, %s, chunks of %" PRIu64 " tokens, ", name, x.n, size,
-           chunk);
+    printf("%.16s  %" PRIu64 " object%s, %s, chunks of %" PRIu64 " token%s, ", name, x.n,
+           cli_s(x.n), size, chunk, cli_s(chunk));
     cli_print_safe(stdout, fidelity);
     print_profile(facts);
     print_comments(facts);
@@ -152,10 +152,11 @@ static int stat_object(struct store_tool *t, unsigned tier, const char *name) {
         return EXIT_SAME;
     }
     printf("%s\n  %s, %" PRIu64 " bytes, chunk %" PRIu32 " of its chain, %" PRIu32
-           " children\n  used %u%s times, last %s ago%s%s\n",
+           " child%s\n  used %u%s time%s, last %s ago%s%s\n",
            stored ? o.path : "evicted", stored ? "stored" : "remembered", o.bytes, o.depth,
-           o.children, o.uses, o.many ? " or more" : "", age,
-           o.pinned > (int64_t)time(NULL) ? ", pinned" : "", o.expires ? ", expires" : "");
+           o.children, o.children == 1 ? "" : "ren", o.uses, o.many ? " or more" : "",
+           cli_s(o.uses), age, o.pinned > (int64_t)time(NULL) ? ", pinned" : "",
+           o.expires ? ", expires" : "");
     return EXIT_SAME;
 }
 
@@ -196,7 +197,8 @@ static int print_tier(struct store_tool *t, unsigned tier) {
     if (info.limit >= 0) cli_size_text((uint64_t)info.limit, limit);
     printf("%u  %s  ", tier, info.scheme);
     cli_print_safe(stdout, info.text);
-    printf(": %" PRIu64 " objects, %s%s%s\n", sum.n, size, *limit ? " of " : "", limit);
+    printf(": %" PRIu64 " object%s, %s%s%s\n", sum.n, cli_s(sum.n), size, *limit ? " of " : "",
+           limit);
     return EXIT_SAME;
 }
 
@@ -217,9 +219,9 @@ static void print_history(struct store_tool *t) {
         cli_json_u64(&t->report, "trash_bytes", s.trash_bytes);
         cli_json_u64(&t->report, "remembered", s.remembered);
     } else {
-        printf("since the index was made: %" PRIu64 " objects put, %" PRIu64 " read, %" PRIu64
+        printf("since the index was made: %" PRIu64 " object%s put, %" PRIu64 " read, %" PRIu64
                " evicted (%s), %" PRIu64 " refused; %s in the trash, %" PRIu64 " remembered\n",
-               s.puts, s.reads, s.evicted, evicted, s.refused, trash, s.remembered);
+               s.puts, cli_s(s.puts), s.reads, s.evicted, evicted, s.refused, trash, s.remembered);
     }
 }
 

@@ -38,10 +38,11 @@ static int say(struct store_tool *t, const struct kvc_store_moved *m, const char
         cli_json_u64(&t->report, "there", m->there);
         cli_json_u64(&t->report, "left_out", t->left_out);
     } else if (!t->quiet && with_there) {
-        cli_warn("%" PRIu64 " objects, %s, %s; %" PRIu64 " of them were there already%s",
-                 m->objects, size, done, m->there, others);
+        cli_warn("%" PRIu64 " object%s, %s, %s; %" PRIu64 " of them were there already%s",
+                 m->objects, cli_s(m->objects), size, done, m->there, others);
     } else if (!t->quiet) {
-        cli_warn("%" PRIu64 " objects, %s, %s%s", m->objects, size, done, others);
+        cli_warn("%" PRIu64 " object%s, %s, %s%s", m->objects, cli_s(m->objects), size, done,
+                 others);
     }
     return t->left_out ? EXIT_DIFFER : EXIT_SAME;
 }

@@ -7,6 +7,7 @@
 #include <time.h>
 
 void store_age_text(int64_t seconds, char text[32]) {
+    if (seconds < 0) seconds = 0; /* a clock was set back, or is another machine's */
     if (seconds < 120) snprintf(text, 32, "%" PRId64 " s", seconds);
     else if (seconds < 7200) snprintf(text, 32, "%" PRId64 " min", seconds / 60);
     else if (seconds < 172800) snprintf(text, 32, "%" PRId64 " h", seconds / 3600);
