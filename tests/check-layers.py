@@ -104,7 +104,9 @@ BUDGET = {
     # estimated from weights, of all common types and scalings of RoPE; gradients of a model, which took torch; names in order;
     # pairs and counts of hostile profiles; caches of other models than the weights; the margin of what is learnt
     "formats/model": 9900,  # units of weights by what prediction leaves
-    "formats/compare": 3010,  # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's
+    # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's; layers that two caches
+    # divide into other parts
+    "formats/compare": 3030,
     # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes; packing with a base; layers and tensors that are alike, sorted;
     # scores of a coder of another layer, and merged layers without a profile
     "formats/container": 7730,

@@ -4,48 +4,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A part or a tensor. Items of two caches match if their keys are equal. */
+/* A tensor, or a part (its tensor is KVC_NONE). Items of two caches match if their keys are equal.
+ */
 struct item {
-    /* parts: kind, stream, snapshot, companion's role; tensors: parts, layer, role */
-    uint32_t key[4];
-    uint32_t number;
-    int wanted; /* of parts: selected */
+    uint32_t key[5]; /* kind, stream and snapshot of the part; layer, role */
+    uint32_t part, tensor;
+    int wanted; /* selected; parts: and without tensors */
 };
 
-static int key_order(const struct item *a, const struct item *b) {
-    for (int i = 0; i < 4; i++)
-        if (a->key[i] != b->key[i]) return a->key[i] < b->key[i] ? -1 : 1;
+/* Items that match; KVC_NONE: of a cache without one. */
+struct match {
+    struct item own;
+    uint32_t part[2], tensor[2];
+};
+
+static int order_of(const uint32_t *a, const uint32_t *b, int n) {
+    for (int i = 0; i < n; i++)
+        if (a[i] != b[i]) return a[i] < b[i] ? -1 : 1;
     return 0;
 }
 
 /* Compares two items for sorting; items of equal keys keep their order. */
 static int item_order(const void *x, const void *y) {
     const struct item *a = x, *b = y;
-    int order = key_order(a, b);
-    return order ? order : a->number < b->number ? -1 : a->number > b->number;
+    const int order = order_of(a->key, b->key, 5);
+    return order ? order : order_of(&a->part, &b->part, 1);
 }
 
-/* The sorted items of two caches. */
-struct merge {
-    struct item *item[2];
-    size_t n[2], at[2];
-};
-
-/* Returns the next item of one cache, or of both if their keys are equal; number[] is KVC_NONE for
- * a cache without the item. Items that neither cache wants are passed over. NULL: the end. */
-static const struct item *next_pair(struct merge *m, uint32_t number[2]) {
-    const struct item *next[2];
-    do {
-        for (int s = 0; s < 2; s++) next[s] = m->at[s] < m->n[s] ? &m->item[s][m->at[s]] : NULL;
-        int order = next[0] && next[1] ? key_order(next[0], next[1]) : 0;
-        if (order) next[order < 0] = NULL;
-        for (int s = 0; s < 2; s++) {
-            number[s] = next[s] ? next[s]->number : KVC_NONE;
-            m->at[s] += next[s] != NULL;
-        }
-    } while ((next[0] || next[1]) && !(next[0] && next[0]->wanted) &&
-             !(next[1] && next[1]->wanted));
-    return next[0] ? next[0] : next[1];
+/* Compares two matches: those of the same two parts lie together. */
+static int match_order(const void *x, const void *y) {
+    const struct match *a = x, *b = y;
+    int order = order_of(a->own.key, b->own.key, 3);
+    if (!order) order = order_of(a->part, b->part, 2);
+    if (!order) order = order_of(a->own.key + 3, b->own.key + 3, 2);
+    return order ? order : order_of(a->tensor, b->tensor, 2);
 }
 
 static void *array_of(size_t n, size_t size, struct kvc_error *e) {
@@ -58,42 +50,74 @@ static int wants_layer(const struct kvc_pairs *p, uint32_t layer) {
     return !p->keep || (layer < p->n_keep && p->keep[layer]);
 }
 
-/* Returns the parts of a cache, sorted. */
-static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache *c, size_t *n,
-                               struct kvc_error *e) {
-    struct item *item = array_of(c->n_parts, sizeof *item, e);
+static struct item item_of(const struct kvc_cache *c, uint32_t part) {
+    const struct kvc_part *x = &c->part[part];
+    /* whether a cache keeps windows apart, and in how many parts, is no matter of values */
+    const uint32_t kind = kvc_part_is_attended(x) ? KVC_PART_LIVE : x->kind;
+    return (struct item){{kind, x->stream, x->snapshot, KVC_NONE, 0}, part, KVC_NONE, 0};
+}
+
+/* Returns the tensors and the parts of a cache, sorted. */
+static struct item *items_of(const struct kvc_pairs *p, const struct kvc_cache *c, size_t *n,
+                             struct kvc_error *e) {
+    struct item *item = array_of((size_t)c->n_tensors + c->n_parts, sizeof *item, e);
     if (!item) return NULL;
+    struct item *const part = item + c->n_tensors;
     for (uint32_t i = 0; i < c->n_parts; i++) {
-        const struct kvc_part *part = &c->part[i];
+        part[i] = item_of(c, i);
         /* without a selection of layers, a part that has none is selected as well */
-        item[i] = (struct item){{part->kind, part->stream, part->snapshot, 0}, i, !p->keep};
+        part[i].wanted = !p->keep;
     }
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_layer *layer = kvc_tensor_layer(c, t);
-        if (c->part[layer->part].kind == KVC_PART_COMPANION)
-            item[layer->part].key[3] = c->tensor[t].role;
-        item[layer->part].wanted |= wants_layer(p, layer->index);
+        item[t] = item_of(c, layer->part);
+        item[t].key[3] = layer->index;
+        item[t].key[4] = c->tensor[t].role;
+        item[t].tensor = t;
+        item[t].wanted = wants_layer(p, layer->index);
+        part[layer->part].wanted = 0;
     }
-    *n = c->n_parts;
+    *n = (size_t)c->n_tensors + c->n_parts;
     qsort(item, *n, sizeof *item, item_order);
     return item;
 }
 
-/* Returns the selected tensors of a cache, sorted; pair_of maps part numbers. */
-static struct item *tensor_items(const struct kvc_pairs *p, const struct kvc_cache *c,
-                                 const uint32_t *pair_of, size_t *n, struct kvc_error *e) {
-    struct item *item = array_of(c->n_tensors, sizeof *item, e);
-    if (!item) return NULL;
-    *n = 0;
-    for (uint32_t t = 0; t < c->n_tensors; t++) {
-        const struct kvc_layer *layer = kvc_tensor_layer(c, t);
-        if (wants_layer(p, layer->index))
-            item[(*n)++] = (struct item){{pair_of[layer->part], layer->index, c->tensor[t].role, 0},
-                                         t,
-                                         1};
+/* Matches sorted items. Returns the number of matches. */
+static size_t match_items(struct item *const item[2], const size_t n[2], struct match *match) {
+    size_t at[2] = {0, 0}, matches = 0;
+    while (at[0] < n[0] || at[1] < n[1]) {
+        const struct item *next[2];
+        for (int s = 0; s < 2; s++) next[s] = at[s] < n[s] ? &item[s][at[s]] : NULL;
+        const int order = next[0] && next[1] ? order_of(next[0]->key, next[1]->key, 5) : 0;
+        if (order) next[order < 0] = NULL;
+        struct match *const m = &match[matches++];
+        for (int s = 0; s < 2; s++) {
+            m->part[s] = next[s] ? next[s]->part : KVC_NONE;
+            m->tensor[s] = next[s] ? next[s]->tensor : KVC_NONE;
+            at[s] += next[s] != NULL;
+        }
+        m->own = next[0] ? *next[0] : *next[1];
+        m->own.wanted |= next[1] && next[1]->wanted;
     }
-    qsort(item, *n, sizeof *item, item_order);
-    return item;
+    return matches;
+}
+
+/* Gives what one cache lacks the part that other tensors of its part match; without any, the part
+ * that is as many parts on. */
+static int find_other_parts(const struct kvc_pairs *p, struct match *match, size_t n,
+                            struct kvc_error *e) {
+    for (int s = 0; s < 2; s++) {
+        uint32_t *other = array_of(p->cache[s]->n_parts, sizeof *other, e);
+        if (!other) return -1;
+        memset(other, 0xff, p->cache[s]->n_parts * sizeof *other); /* KVC_NONE */
+        for (size_t i = n; i-- > 0;)
+            if (match[i].part[0] != KVC_NONE && match[i].part[1] != KVC_NONE)
+                other[match[i].part[s]] = match[i].part[!s];
+        for (size_t i = 0; i < n; i++)
+            if (match[i].part[!s] == KVC_NONE) match[i].part[!s] = other[match[i].part[s]];
+        free(other);
+    }
+    return 0;
 }
 
 /* Returns the number of heads for the report of a pair, or 0 if rows are not comparable. If an
@@ -110,42 +134,30 @@ static uint64_t heads_of(const struct kvc_pairs *p, const uint32_t tensor[2]) {
     return 0;
 }
 
-static int match_parts(struct kvc_pairs *p, uint32_t *pair_of[2], struct kvc_error *e) {
-    struct merge m = {0};
-    uint32_t number[2];
-    for (int s = 0; s < 2; s++) m.item[s] = part_items(p, p->cache[s], &m.n[s], e);
-    p->part = array_of(m.n[0] + m.n[1], sizeof *p->part, e);
-    int status = m.item[0] && m.item[1] && p->part ? 0 : -1;
-    while (!status && next_pair(&m, number)) {
-        struct kvc_part_pair *pair = &p->part[p->n_parts];
-        for (int s = 0; s < 2; s++) {
-            if (number[s] == KVC_NONE) continue;
-            pair->part[s] = &p->cache[s]->part[number[s]];
-            pair_of[s][number[s]] = (uint32_t)p->n_parts;
-        }
-        p->n_parts++;
-        if (pair->part[0] && pair->part[1])
-            status = kvc_match_rows(&pair->part[0]->cells, &pair->part[1]->cells, p->first, p->last,
-                                    &pair->rows, e);
-    }
-    for (int s = 0; s < 2; s++) free(m.item[s]);
-    return status;
+/* Adds a pair of parts to the result. */
+static int add_parts(struct kvc_pairs *p, const struct match *m, struct kvc_error *e) {
+    struct kvc_part_pair *pair = &p->part[p->n_parts++];
+    for (int s = 0; s < 2; s++)
+        if (m->part[s] != KVC_NONE) pair->part[s] = &p->cache[s]->part[m->part[s]];
+    if (!pair->part[0] || !pair->part[1]) return 0;
+    return kvc_match_rows(&pair->part[0]->cells, &pair->part[1]->cells, p->first, p->last,
+                          &pair->rows, e);
 }
 
-static int match_tensors(struct kvc_pairs *p, uint32_t *const pair_of[2], struct kvc_error *e) {
-    struct merge m = {0};
-    uint32_t number[2];
-    for (int s = 0; s < 2; s++) m.item[s] = tensor_items(p, p->cache[s], pair_of[s], &m.n[s], e);
-    p->tensor = array_of(m.n[0] + m.n[1], sizeof *p->tensor, e);
-    int status = m.item[0] && m.item[1] && p->tensor ? 0 : -1;
-    for (const struct item *any; !status && (any = next_pair(&m, number));)
-        p->tensor[p->n_tensors++] = (struct kvc_tensor_pair){.parts = &p->part[any->key[0]],
-                                                             .layer = any->key[1],
-                                                             .role = (enum kvc_role)any->key[2],
-                                                             .tensor = {number[0], number[1]},
-                                                             .heads = heads_of(p, number)};
-    for (int s = 0; s < 2; s++) free(m.item[s]);
-    return status;
+/* Lists sorted matches that are wanted. */
+static int list_pairs(struct kvc_pairs *p, const struct match *match, size_t n,
+                      struct kvc_error *e) {
+    const struct match *last = NULL;
+    for (const struct match *m = match; m < match + n; last = m++) {
+        if ((!last || order_of(last->part, m->part, 2)) && add_parts(p, m, e)) return -1;
+        if (m->own.tensor == KVC_NONE) continue;
+        p->tensor[p->n_tensors++] = (struct kvc_tensor_pair){.parts = &p->part[p->n_parts - 1],
+                                                             .layer = m->own.key[3],
+                                                             .role = (enum kvc_role)m->own.key[4],
+                                                             .tensor = {m->tensor[0], m->tensor[1]},
+                                                             .heads = heads_of(p, m->tensor)};
+    }
+    return 0;
 }
 
 static int reaches_position(const struct kvc_pairs *p, const struct kvc_part *part) {
@@ -198,13 +210,22 @@ static struct kvc_compared shown(const struct kvc_pairs *p, const struct kvc_ten
 }
 
 int kvc_pairs_find(struct kvc_pairs *p, struct kvc_error *e) {
-    uint32_t *pair_of[2];
-    for (int s = 0; s < 2; s++) pair_of[s] = array_of(p->cache[s]->n_parts, sizeof *pair_of[s], e);
-    int status = pair_of[0] && pair_of[1] ? 0 : -1;
-    if (!status) status = match_parts(p, pair_of, e);
-    if (!status) status = match_tensors(p, pair_of, e);
+    struct item *item[2];
+    size_t n[2] = {0, 0}, kept = 0;
+    for (int s = 0; s < 2; s++) item[s] = items_of(p, p->cache[s], &n[s], e);
+    struct match *match = array_of(n[0] + n[1], sizeof *match, e);
+    p->part = array_of(n[0] + n[1], sizeof *p->part, e);
+    p->tensor = array_of(n[0] + n[1], sizeof *p->tensor, e);
+    int status = item[0] && item[1] && match && p->part && p->tensor ? 0 : -1;
+    const size_t matches = status ? 0 : match_items(item, n, match);
+    if (!status) status = find_other_parts(p, match, matches, e);
+    for (size_t i = 0; i < matches; i++)
+        if (match[i].own.wanted) match[kept++] = match[i];
+    if (kept) qsort(match, kept, sizeof *match, match_order);
+    if (!status) status = list_pairs(p, match, kept, e);
     for (size_t i = 0; i < p->n_tensors; i++) p->tensor[i].shown = shown(p, &p->tensor[i]);
-    for (int s = 0; s < 2; s++) free(pair_of[s]);
+    for (int s = 0; s < 2; s++) free(item[s]);
+    free(match);
     return status;
 }
 

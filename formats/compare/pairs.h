@@ -5,14 +5,15 @@
 #include "formats/compare/align.h"
 #include "formats/compare/compare.h"
 
-/* Matching parts of two caches: equal kind, stream and snapshot. */
+/* Parts of two caches with matching tensors, or without any. */
 struct kvc_part_pair {
     const struct kvc_part *part[2]; /* NULL if a cache has no such part */
     /* of the selected positions; empty if a cache has no such part */
     struct kvc_matching rows;
 };
 
-/* Matching tensors of two caches: matching parts, equal layer and role. */
+/* Matching tensors of two caches: equal layer and role, in parts of equal stream and snapshot that
+ * are attended or of one kind. */
 struct kvc_tensor_pair {
     const struct kvc_part_pair *parts;
     uint32_t layer; /* model layer */
@@ -29,7 +30,8 @@ struct kvc_pairs {
     const uint8_t *keep; /* keep[i] != 0 selects layer i < n_keep; NULL: all */
     uint32_t n_keep;
 
-    /* The result, sorted: parts by kind, stream and snapshot; tensors by part, layer and role. */
+    /* The result, sorted: parts by kind, stream and snapshot; tensors by part, layer and role. A
+     * part may match several of the other cache. */
     struct kvc_part_pair *part;
     size_t n_parts;
     struct kvc_tensor_pair *tensor;
