@@ -145,6 +145,16 @@ int dump_values(struct dump_out *o, const struct dump_file *f, struct dump_optio
     return status;
 }
 
+static int has_finite(const struct kvc_head_stats *s) {
+    return s->nan + s->inf < s->values;
+}
+
+/* Prints a measure of finite values, if there are any. */
+static void finite_cell(struct dump_out *o, const struct kvc_head_stats *s, double v) {
+    if (has_finite(s)) dump_f64(o, v);
+    else dump_none(o);
+}
+
 static void stats_row(struct dump_out *o, const struct dump_tensor *t, uint64_t head,
                       const struct kvc_head_stats *s) {
     dump_row(o);
@@ -153,14 +163,15 @@ static void stats_row(struct dump_out *o, const struct dump_tensor *t, uint64_t 
     dump_text(o, t->info.role);
     dump_u64(o, head);
     dump_u64(o, s->values);
-    dump_f64(o, s->mean);
-    dump_f64(o, s->rms);
-    dump_f64(o, s->max_abs);
+    finite_cell(o, s, s->mean);
+    finite_cell(o, s, s->rms);
+    finite_cell(o, s, s->max_abs);
     dump_u64(o, s->nan);
     dump_u64(o, s->inf);
     dump_u64(o, s->outlier_channels);
-    dump_u64(o, s->worst_channel);
-    dump_f64(o, s->worst_rms);
+    if (has_finite(s)) dump_u64(o, s->worst_channel);
+    else dump_none(o);
+    finite_cell(o, s, s->worst_rms);
     dump_row_end(o);
 }
 

@@ -376,7 +376,7 @@ KVC_API int kvc_check(const char *path, const struct kvc_open_options *options,
 struct kvc_head_stats {
     size_t size; /* of this struct; set by the caller */
     uint64_t values, nan, inf;
-    double mean, rms, max_abs; /* over finite values */
+    double mean, rms, max_abs; /* over finite values; 0 without any: nan + inf are all values */
     /* channels whose rms is over 4 times the head's median channel rms */
     uint64_t outlier_channels;
     uint64_t worst_channel; /* the channel of largest rms */
