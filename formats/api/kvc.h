@@ -550,7 +550,7 @@ struct kvc_load_how {
     unsigned threads; /* 0: one per core */
     /* 1: floats of another dtype than the array's are rounded to it, block types are widened, and
      * values of 8 bits as well, times their scales (metadata scale.k, scale.v), which must be
-     * known; 0: refused. */
+     * known; 0: refused. Blocks of the array's dtype are copied. */
     int convert;
     const char *pairing;       /* RoPE pairing of K in memory; NULL: as it is in the file */
     kvc_progress_fn *progress; /* gets the bytes that are in memory; NULL: none */

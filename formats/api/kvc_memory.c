@@ -274,6 +274,7 @@ struct kvc_file *kvc_file_open_arrays(const struct kvc_memory *m, struct kvc_err
 /* An array to be filled, and the rows of the tensor that fill it. */
 struct target {
     const struct array *array;
+    const struct kvc_cache *cache; /* the load's, or its source */
     uint32_t tensor;
     uint64_t first, end;  /* rows */
     uint64_t item, block; /* number of its first item; block of its first row */
@@ -281,7 +282,8 @@ struct target {
 
 struct load {
     const struct memory *memory;
-    const struct kvc_cache *cache;
+    const struct kvc_cache *source, *cache; /* cache: with views */
+    int turns;                              /* K is paired otherwise than in the source */
     /* ascending by tensor, so that what a tensor stands on is decoded just before */
     struct target *target;
     size_t n;
@@ -322,9 +324,18 @@ static int find_rows(const struct load *l, struct target *to, struct kvc_error *
                     first, first + (int64_t)n - 1);
 }
 
+/* Returns the cache whose rows fill an array: the source for blocks that stay as they are. */
+static const struct kvc_cache *rows_of(const struct load *l, const struct target *to) {
+    const struct kvc_tensor *t = &l->source->tensor[to->tensor];
+    const int stays = t->shape.dtype == to->array->shape.dtype &&
+                      kvc_dtype_info(t->shape.dtype)->block > 1 &&
+                      !(l->turns && t->role == KVC_ROLE_K);
+    return stays ? l->source : l->cache;
+}
+
 static int check_values(const struct load *l, const struct target *to, int convert,
                         struct kvc_error *e) {
-    const struct kvc_shape *have = &l->cache->tensor[to->tensor].shape, *due = &to->array->shape;
+    const struct kvc_shape *have = &to->cache->tensor[to->tensor].shape, *due = &to->array->shape;
     const struct kvc_dtype_info *from = kvc_dtype_info(have->dtype),
                                 *into = kvc_dtype_info(due->dtype);
     char label[64];
@@ -356,6 +367,7 @@ static int aim(struct load *l, int convert, uint64_t *items, struct kvc_error *e
         if ((to->tensor = find_tensor(l->cache, to->array)) == KVC_NONE)
             return kvc_fail(e, KVC_ERR_USAGE, "the cache has no %s in layer %" PRIu32,
                             to->array->a.role, to->array->a.layer);
+        to->cache = rows_of(l, to);
         if (check_values(l, to, convert, e) || find_rows(l, to, e)) return -1;
         bytes += (to->end - to->first) * kvc_row_bytes(&to->array->shape);
     }
@@ -377,12 +389,12 @@ static int aim(struct load *l, int convert, uint64_t *items, struct kvc_error *e
 }
 
 /* Sets *rows to rows in the array's dtype: as they are, or in `room`. */
-static int convert_rows(const struct load *l, const struct target *to, const uint8_t **rows,
-                        uint64_t n, float *floats, uint8_t *room, struct kvc_error *e) {
-    const enum kvc_dtype from = l->cache->tensor[to->tensor].shape.dtype,
+static int convert_rows(const struct target *to, const uint8_t **rows, uint64_t n, float *floats,
+                        uint8_t *room, struct kvc_error *e) {
+    const enum kvc_dtype from = to->cache->tensor[to->tensor].shape.dtype,
                          into = to->array->shape.dtype;
     if (from == into) return 0;
-    if (kvc_rows_to_floats(l->cache, to->tensor, floats, *rows, n, 0, e)) return -1;
+    if (kvc_rows_to_floats(to->cache, to->tensor, floats, *rows, n, 0, e)) return -1;
     kvc_from_floats(room, floats, (size_t)(n * to->array->shape.heads * to->array->shape.dim),
                     into);
     *rows = room;
@@ -403,7 +415,7 @@ static void scatter(const struct load *l, const struct target *to, const uint8_t
  * decoded, or in one run and the stages can put them there. */
 static int load_rows(const struct load *l, const struct target *to, uint64_t first, uint64_t n,
                      struct kvc_error *e) {
-    const struct kvc_cache *c = l->cache;
+    const struct kvc_cache *c = to->cache;
     const struct array *a = to->array;
     const struct kvc_strides plain = kvc_strides_canonical(&a->shape);
     const enum kvc_dtype from = c->tensor[to->tensor].shape.dtype;
@@ -425,7 +437,7 @@ static int load_rows(const struct load *l, const struct target *to, uint64_t fir
     } else if (!status) {
         const uint8_t *made = rows;
         status = c->read(c, to->tensor, first, n, rows, e);
-        if (!status) status = convert_rows(l, to, &made, n, floats, room, e);
+        if (!status) status = convert_rows(to, &made, n, floats, room, e);
         if (!status) scatter(l, to, made, first - to->first, n);
     }
     free(rows);
@@ -507,6 +519,8 @@ int kvc_file_load(const struct kvc_file *f, const struct kvc_memory *m,
     uint64_t items = 0;
     if (!status && !l.target) status = kvc_fail_memory(e, "arrays");
     if (!status) status = make_views(from, &o, view, e);
+    l.source = from;
+    l.turns = view[1] != NULL;
     l.cache = view[1] ? view[1] : view[0] ? view[0] : from;
     if (!status) status = aim(&l, o.convert, &items, e);
     const struct kvc_job job = {.n = items,

@@ -349,6 +349,41 @@ static void conversions(void **state) {
     kvc_error_free(e);
 }
 
+/* Blocks of the array's dtype are copied, also where other arrays are converted. */
+static void blocks_stay(void **state) {
+    enum { T = 3, Q4_1 = 20, Q8_0 = 34 };
+    struct kvc_error *e = kvc_error_new();
+    static uint8_t k[T][Q4_1], v[T][Q8_0], k_back[T][Q4_1], v_back[T][Q8_0];
+    static float wide[T][32], due[T][32];
+    struct kvc_memory_array a[2] = {dense_array("K", 0, "q4_1", Q4_1, 1, 1, k),
+                                    dense_array("V", 0, "q8_0", Q8_0, 1, 1, v)};
+    struct kvc_memory m = {
+        .size = sizeof m, .array_size = sizeof a[0], .arrays = a, .n_arrays = 2, .tokens = T};
+    const struct kvc_load_how o = {.size = sizeof o, .convert = 1};
+    (void)state;
+    a[0].dim = a[1].dim = 32; /* in one block */
+    fill(k[0], sizeof k);
+    fill(v[0], sizeof v);
+    k[1][1] = 0x7e; /* a scale that is NaN */
+    struct kvc_file *f = kvc_file_open_arrays(&m, e);
+    if (!f) fail_msg("%s", kvc_error_message(e));
+    a[0].data = k_back, a[1].data = v_back;
+    if (kvc_file_load(f, &m, &o, e)) fail_msg("%s", kvc_error_message(e));
+    assert_memory_equal(k_back, k, sizeof k);
+    assert_memory_equal(v_back, v, sizeof v);
+    memset(k_back, 0, sizeof k_back);
+    a[1] = dense_array("V", 0, "f32", 4, 1, 32, wide);
+    if (kvc_file_load(f, &m, &o, e)) fail_msg("%s", kvc_error_message(e));
+    assert_memory_equal(k_back, k, sizeof k);
+    kvc_dtype_by_name("q8_0")->to_f32(due[0], v[0], T);
+    assert_memory_equal(wide, due, sizeof due);
+    a[0].dtype = "q8_0"; /* other blocks */
+    assert_int_equal(kvc_file_load(f, &m, &o, e), -1);
+    assert_int_equal(kvc_error_code(e), 10);
+    kvc_file_close(f);
+    kvc_error_free(e);
+}
+
 struct heard {
     unsigned calls, cancel_at;
     uint64_t done, total;
@@ -565,10 +600,11 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_layouts),    cmocka_unit_test(pools),
-        cmocka_unit_test(facts_and_windows), cmocka_unit_test(conversions),
-        cmocka_unit_test(shared_profiles),   cmocka_unit_test(as_any_other),
-        cmocka_unit_test(refusals),          cmocka_unit_test(progress_of_loading),
+        cmocka_unit_test(random_layouts),      cmocka_unit_test(pools),
+        cmocka_unit_test(facts_and_windows),   cmocka_unit_test(conversions),
+        cmocka_unit_test(blocks_stay),         cmocka_unit_test(shared_profiles),
+        cmocka_unit_test(as_any_other),        cmocka_unit_test(refusals),
+        cmocka_unit_test(progress_of_loading),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
