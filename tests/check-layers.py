@@ -95,7 +95,8 @@ BUDGET = {
     "codecs/recipes": 450,
     "codecs/stages": 6500,
     "codecs/papers": 2040,
-    "formats/io": 3440,  # limits of control groups, read once
+    # members of a zip by name
+    "formats/io": 3460,  # limits of control groups, read once
     # sets of shards, RoPE that is unknown, or told by a table, the past of values with a base, rows as a base has them;
     # ids that a range would give to other rows; files that repeat the one before, RoPE by a length, what joins take the first of
     "formats/cache": 6480,

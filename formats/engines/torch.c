@@ -115,6 +115,19 @@ static int fail_tensor(const struct reader *r, const char *what, struct kvc_erro
                     kvc_name_show(r->path, shown, sizeof shown), what);
 }
 
+/* Finds a member of the archive's folder: SIZE_MAX if there is none. */
+static int find_member(const struct reader *r, const char *below, const char *name, uint64_t n,
+                       size_t *member, struct kvc_error *e) {
+    char *path;
+    *member = SIZE_MAX;
+    if (n > MAX_PATH || memchr(name, 0, n)) return 0;
+    if (asprintf(&path, "%s%s%.*s", r->folder, below, (int)n, name) < 0)
+        return kvc_fail_memory(e, "a name");
+    *member = kvc_zip_find(r->zip, path);
+    free(path);
+    return 0;
+}
+
 /* Finds the member of a storage, and its element type. `dtype` names the type where the storage is
  * untyped; NULL: nothing does. */
 static int find_storage(const struct reader *r, const struct kvc_pickle_value *v, const char *dtype,
@@ -134,14 +147,8 @@ static int find_storage(const struct reader *r, const struct kvc_pickle_value *v
                     : strcmp(class, (*type)->storage) == 0)
             break;
     if (!(*type)->dtype) return fail_tensor(r, "its storage has a type that kvc does not know", e);
-    for (*member = 0; *member < r->zip->n; ++*member) {
-        const char *name = r->zip->member[*member].name;
-        const size_t n = strlen(r->folder);
-        if (strncmp(name, r->folder, n) == 0 && strncmp(name + n, "data/", 5) == 0 &&
-            strlen(name + n + 5) == key->n && memcmp(name + n + 5, key->text, key->n) == 0)
-            break;
-    }
-    if (*member == r->zip->n) return fail_tensor(r, "the file does not contain its storage", e);
+    if (find_member(r, "data/", key->text, key->n, member, e)) return -1;
+    if (*member == SIZE_MAX) return fail_tensor(r, "the file does not contain its storage", e);
     const uint64_t size = r->zip->member[*member].size;
     const unsigned unit = untyped ? 1 : (*type)->size;
     if (count < 0 || size / unit != (uint64_t)count || size % unit)
@@ -340,15 +347,6 @@ static int wants(const void *state, const char *name) {
     return n && name[n - 1] != '/';
 }
 
-static size_t find_member(const struct reader *r, const char *name) {
-    const size_t n = strlen(r->folder);
-    for (size_t i = 0; i < r->zip->n; i++)
-        if (strncmp(r->zip->member[i].name, r->folder, n) == 0 &&
-            strcmp(r->zip->member[i].name + n, name) == 0)
-            return i;
-    return SIZE_MAX;
-}
-
 /* Finds the folder of the archive: of the first member that is named data.pkl. */
 static int find_folder(struct reader *r, size_t *pickle, struct kvc_error *e) {
     for (*pickle = 0; *pickle < r->zip->n; ++*pickle) {
@@ -364,7 +362,8 @@ static int find_folder(struct reader *r, size_t *pickle, struct kvc_error *e) {
 
 static int check_byte_order(const struct reader *r, struct kvc_error *e) {
     char text[8] = "";
-    const size_t i = find_member(r, "byteorder");
+    size_t i;
+    if (find_member(r, "", "byteorder", 9, &i, e)) return -1;
     if (i == SIZE_MAX) return 0;
     const struct kvc_zip_member *m = &r->zip->member[i];
     const uint64_t n = m->size < sizeof text ? m->size : sizeof text - 1;

@@ -55,6 +55,14 @@ static uint64_t far_offset(const uint8_t *entry, const uint8_t *extra, size_t n)
     return UINT64_MAX;
 }
 
+static int compare_entries(const void *pa, const void *pb) {
+    const struct kvc_zip_entry *a = pa, *b = pb;
+    const int longer = (a->name_size > b->name_size) - (a->name_size < b->name_size);
+    const int order = memcmp(a->name, b->name, longer > 0 ? b->name_size : a->name_size);
+    return order ? order : longer;
+}
+
+/* Lists the entries, sorted by their names. */
 static int read_entries(struct kvc_zip *z, size_t size, uint64_t most, struct kvc_error *e) {
     for (size_t at = 0;
          z->n < most && size - at >= ENTRY && memcmp(z->directory + at, "PK\1\2", 4) == 0;) {
@@ -72,6 +80,7 @@ static int read_entries(struct kvc_zip *z, size_t size, uint64_t most, struct kv
             .header = header == UINT32_MAX ? far_offset(p, p + ENTRY + name, extra) : header};
         at += ENTRY + rest;
     }
+    if (z->n) qsort(z->entry, z->n, sizeof *z->entry, compare_entries);
     return 0;
 }
 
@@ -97,17 +106,15 @@ void kvc_zip_close(struct kvc_zip *z) {
 
 uint64_t kvc_zip_stored(const struct kvc_zip *z, const struct kvc_input *in, const char *name,
                         uint64_t size) {
-    const size_t n = strlen(name);
+    const struct kvc_zip_entry key = {.name = name, .name_size = strlen(name)};
+    const struct kvc_zip_entry *x = z->n
+                                        ? bsearch(&key, z->entry, z->n, sizeof key, compare_entries)
+                                        : NULL;
     uint8_t h[LOCAL];
-    for (size_t i = 0; i < z->n; i++) {
-        const struct kvc_zip_entry *x = &z->entry[i];
-        if (x->name_size != n || memcmp(x->name, name, n) != 0) continue;
-        if (x->header > in->size || in->size - x->header < LOCAL ||
-            kvc_input_copy(in, x->header, h, LOCAL, NULL))
-            return 0;
-        if (memcmp(h, "PK\3\4", 4) != 0 || get_u16(h + 8)) return 0; /* 0: stored */
-        const uint64_t at = x->header + LOCAL + get_u16(h + 26) + get_u16(h + 28);
-        return at <= in->size && size <= in->size - at ? at : 0;
-    }
-    return 0;
+    if (!x || x->header > in->size || in->size - x->header < LOCAL ||
+        kvc_input_copy(in, x->header, h, LOCAL, NULL))
+        return 0;
+    if (memcmp(h, "PK\3\4", 4) != 0 || get_u16(h + 8)) return 0; /* 0: stored */
+    const uint64_t at = x->header + LOCAL + get_u16(h + 26) + get_u16(h + 28);
+    return at <= in->size && size <= in->size - at ? at : 0;
 }

@@ -12,8 +12,8 @@ struct kvc_zip_entry {
 };
 
 struct kvc_zip {
-    uint8_t *directory; /* contains the names of the entries */
-    struct kvc_zip_entry *entry;
+    uint8_t *directory;          /* contains the names of the entries */
+    struct kvc_zip_entry *entry; /* sorted by name */
     size_t n;
 };
 

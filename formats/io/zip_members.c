@@ -146,19 +146,19 @@ static int compare_members(const void *pa, const void *pb) {
     return strcmp((*a)->name, (*b)->name);
 }
 
-static int check_duplicates(const struct kvc_zip_members *z, struct kvc_error *e) {
-    const struct kvc_zip_member **sorted = kvc_alloc(z->n, sizeof *sorted);
-    int status = sorted ? 0 : kvc_fail_memory(e, "names");
-    for (size_t i = 0; i < z->n && !status; i++) sorted[i] = &z->member[i];
-    if (!status) qsort(sorted, z->n, sizeof *sorted, compare_members);
-    for (size_t i = 1; i < z->n && !status; i++) {
+/* Sorts the names, no two of which may be equal. */
+static int sort_names(struct kvc_zip_members *z, struct kvc_error *e) {
+    const struct kvc_zip_member **sorted = z->by_name = kvc_alloc(z->n, sizeof *sorted);
+    if (!sorted) return kvc_fail_memory(e, "names");
+    for (size_t i = 0; i < z->n; i++) sorted[i] = &z->member[i];
+    qsort(sorted, z->n, sizeof *sorted, compare_members);
+    for (size_t i = 1; i < z->n; i++) {
         char shown[96];
         if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "two members are named '%s'",
-                              kvc_name_show(sorted[i]->name, shown, sizeof shown));
+            return kvc_fail(e, KVC_ERR_DAMAGED, "two members are named '%s'",
+                            kvc_name_show(sorted[i]->name, shown, sizeof shown));
     }
-    free(sorted);
-    return status;
+    return 0;
 }
 
 /* Reads the zip by its central directory, which libarchive lists in the order of the members in the
@@ -182,7 +182,7 @@ static int read_zip(struct reader *z, kvc_zip_wants *wants, const void *state,
     if (r != ARCHIVE_EOF)
         return fail_zip(z, z->members->n || r == ARCHIVE_WARN ? "a member cannot be read" : no_zip,
                         e);
-    return check_duplicates(z->members, e);
+    return sort_names(z->members, e);
 }
 
 int kvc_zip_read(struct kvc_zip_members *z, const struct kvc_input *in, kvc_zip_wants *wants,
@@ -208,8 +208,20 @@ int kvc_zip_read(struct kvc_zip_members *z, const struct kvc_input *in, kvc_zip_
 void kvc_zip_free(struct kvc_zip_members *z) {
     for (size_t i = 0; i < z->n; i++) free(z->member[i].name);
     free(z->member);
+    free(z->by_name);
     kvc_input_close(&z->spool);
     *z = (struct kvc_zip_members){.n = 0};
+}
+
+static int compare_name(const void *name, const void *member) {
+    return strcmp(name, (*(const struct kvc_zip_member *const *)member)->name);
+}
+
+size_t kvc_zip_find(const struct kvc_zip_members *z, const char *name) {
+    const struct kvc_zip_member *const *found = z->n ? bsearch(name, z->by_name, z->n,
+                                                               sizeof *found, compare_name)
+                                                     : NULL;
+    return found ? (size_t)(*found - z->member) : SIZE_MAX;
 }
 
 const struct kvc_input *kvc_zip_member_input(const struct kvc_zip_members *z, size_t i) {

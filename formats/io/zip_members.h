@@ -18,7 +18,8 @@ struct kvc_zip_members {
     const struct kvc_input *in;
     struct kvc_zip_member *member; /* in the order of the file */
     size_t n;
-    struct kvc_input spool; /* the members that were decompressed */
+    const struct kvc_zip_member **by_name; /* the same, sorted */
+    struct kvc_input spool;                /* the members that were decompressed */
 };
 
 /* Returns 1 when a member is to be read. */
@@ -30,6 +31,8 @@ int kvc_zip_read(struct kvc_zip_members *z, const struct kvc_input *in, kvc_zip_
                  const void *state, struct kvc_error *e);
 void kvc_zip_free(struct kvc_zip_members *z);
 
+/* Returns the number of the member of a name; SIZE_MAX if there is none. */
+size_t kvc_zip_find(const struct kvc_zip_members *z, const char *name);
 /* Returns the input that holds the bytes of member i, until kvc_zip_free(). */
 const struct kvc_input *kvc_zip_member_input(const struct kvc_zip_members *z, size_t i);
 

@@ -101,14 +101,18 @@ static int score(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return status;
 }
 
-/* Marks the lowest scores of a head; among equals the first channels. */
-static void prune_mark(const double *score, uint8_t *pruned, size_t dim, size_t out) {
-    for (size_t k = 0; k < out; k++) {
-        size_t least = dim;
-        for (size_t d = 0; d < dim; d++)
-            if (!pruned[d] && (least == dim || score[d] < score[least])) least = d;
-        pruned[least] = 1;
-    }
+/* Orders places in the scores of a head: the lowest first, and among equals the first. */
+static int lowest_first(const void *x, const void *y) {
+    const double *a = *(const double *const *)x, *b = *(const double *const *)y;
+    return *a < *b ? -1 : *a > *b ? 1 : a < b ? -1 : a > b;
+}
+
+/* Marks the lowest scores of a head. `place` has room for one of each. */
+static void prune_mark(const double *score, uint8_t *pruned, size_t dim, size_t out,
+                       const double **place) {
+    for (size_t d = 0; d < dim; d++) place[d] = score + d;
+    qsort(place, dim, sizeof *place, lowest_first);
+    for (size_t k = 0; k < out; k++) pruned[place[k] - score] = 1;
 }
 
 static int prune_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
@@ -130,9 +134,12 @@ static int prune_begin(const struct kvc_stage_args *args, const struct kvc_encod
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "another stage has changed the channels before");
     s->pruned = (uint8_t *)(s->mean + s->heads * s->dim);
     double *scores = kvc_alloc(s->heads, s->dim * sizeof *scores);
-    int status = scores ? score(args, x, like->role, s, scores, e) : kvc_fail_memory(e, "channels");
+    const double **place = kvc_alloc(s->dim, sizeof *place);
+    int status = scores && place ? score(args, x, like->role, s, scores, e)
+                                 : kvc_fail_memory(e, "channels");
     for (size_t h = 0; h < s->heads && !status; h++)
-        prune_mark(scores + h * s->dim, s->pruned + h * s->dim, s->dim, s->out);
+        prune_mark(scores + h * s->dim, s->pruned + h * s->dim, s->dim, s->out, place);
+    free(place);
     free(scores);
     return status;
 }
