@@ -120,11 +120,17 @@ kvc_write_fn cli_output_write;
 kvc_put_fn cli_output_put;
 /* Returns cli_output_put() where the output takes bytes in any order, or NULL. */
 kvc_put_fn *cli_output_any_order(const struct cli_output *o);
+/* Fails, and leaves the output, also where its name alone is not durable: cli_sync_name(). */
 int cli_output_commit(struct cli_output *o, struct kvc_error *e);
 void cli_output_abandon(struct cli_output *o); /* removes the temporary file; may be called twice */
 /* Commits an output, or where `status` says that writing failed, says in *e why. Abandons what is
  * not committed. Returns 0, or another number after a failure. */
 int cli_output_end(struct cli_output *o, int status, struct kvc_error *e);
+/* Opens the folder of a path. Returns a descriptor, or -1. */
+int cli_directory_of(const char *path, int flags, struct kvc_error *e);
+/* Makes the name durable that a complete output has got in its folder. After a failure the output
+ * stays, because what it replaced is gone; its input must stay as well. */
+int cli_sync_name(int dir, const char *path, struct kvc_error *e);
 int cli_output_exists(const char *path); /* 1 if path is a regular file */
 /* Makes the folders that a path names before its last slash. The path is the same afterwards. */
 int cli_make_folders(char *path, struct kvc_error *e);

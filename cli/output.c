@@ -22,7 +22,7 @@ void cli_output_remove_all(void) {
     pending = NULL;
 }
 
-static int directory_of(const char *path, int flags, struct kvc_error *e) {
+int cli_directory_of(const char *path, int flags, struct kvc_error *e) {
     const char *slash = strrchr(path, '/');
     char *dir = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
     if (!dir) return cli_no_memory(e, "a path");
@@ -49,7 +49,7 @@ static void drop_temporary(struct cli_output *o) {
 /* Opens a file without a name. -1 if the file system has none, or such a file cannot be named. */
 static int open_unnamed(struct cli_output *o) {
     char self[32];
-    o->fd = directory_of(o->path, O_TMPFILE | O_RDWR, NULL);
+    o->fd = cli_directory_of(o->path, O_TMPFILE | O_RDWR, NULL);
     if (o->fd < 0) return -1;
     snprintf(self, sizeof self, "/proc/self/fd/%d", o->fd);
     if (access(self, F_OK) == 0) return 0;
@@ -88,6 +88,11 @@ static int is_special(const char *path) {
 int cli_output_exists(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+int cli_folder_exists(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
 /* Writes all n bytes, also after interrupts: at an offset, or with UINT64_MAX where the descriptor
@@ -215,6 +220,12 @@ static int take_name(struct cli_output *o, struct kvc_error *e) {
     return rename(o->temporary, o->path) ? cli_io_error(e, "%s: %s", o->path, strerror(errno)) : 0;
 }
 
+int cli_sync_name(int dir, const char *path, struct kvc_error *e) {
+    if (!fsync(dir) || errno == EINVAL) return 0;
+    return cli_io_error(e, "%s: is complete, but its name may be lost in a power failure: %s", path,
+                        strerror(errno));
+}
+
 int cli_output_commit(struct cli_output *o, struct kvc_error *e) {
     if (!o->path) {
         int fd = o->fd, special = fd != STDOUT_FILENO;
@@ -222,7 +233,7 @@ int cli_output_commit(struct cli_output *o, struct kvc_error *e) {
         if (special && close(fd)) return cli_io_error(e, "write error: %s", strerror(errno));
         return 0;
     }
-    int status = 0, dir = directory_of(o->path, O_RDONLY | O_DIRECTORY, e);
+    int status = 0, dir = cli_directory_of(o->path, O_RDONLY | O_DIRECTORY, e);
     if (dir < 0) return -1;
     if (o->times) futimens(o->fd, o->times); /* a file system without times is no error */
     if (fsync(o->fd)) status = cli_io_error(e, "%s: write error: %s", o->path, strerror(errno));
@@ -232,8 +243,7 @@ int cli_output_commit(struct cli_output *o, struct kvc_error *e) {
     if (!status) {
         if (o->temporary) unlink(o->temporary); /* left by link(), already gone after rename() */
         pending = NULL;
-        if (fsync(dir) && errno != EINVAL)
-            status = cli_io_error(e, "%s: %s", o->path, strerror(errno));
+        status = cli_sync_name(dir, o->path, e);
         drop_temporary(o);
         free(o->path);
         o->path = NULL;

@@ -20,11 +20,6 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
     return 0;
 }
 
-int cli_folder_exists(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e) {
     struct stat st;
     size_t n = strlen(path), dir;
@@ -50,14 +45,19 @@ int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e)
 int cli_folder_commit(struct cli_folder *o, struct kvc_error *e) {
     const mode_t mask = umask(0);
     umask(mask);
-    int status = 0;
-    const int fd = open(o->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || fchmod(fd, 0777 & ~mask) || (fsync(fd) && errno != EINVAL))
+    const int fd = open(o->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+              dir = cli_directory_of(o->path, O_RDONLY | O_DIRECTORY, e);
+    int status = dir < 0 ? -1 : 0;
+    if (!status && (fd < 0 || fchmod(fd, 0777 & ~mask) || (fsync(fd) && errno != EINVAL)))
         status = cli_io_error(e, "%s: %s", o->path, strerror(errno));
     if (fd >= 0) close(fd);
     if (!status && rename(o->temporary, o->path))
         status = cli_io_error(e, "%s: %s", o->path, strerror(errno));
-    if (!status) o->made = 0;
+    if (!status) {
+        o->made = 0;
+        status = cli_sync_name(dir, o->path, e);
+    }
+    if (dir >= 0) close(dir);
     cli_folder_abandon(o);
     return status;
 }

@@ -44,6 +44,9 @@ $B/tests/unit/test_store_reading: WRAP := $(call wrap,$(call large,pread) madvis
 # the disk is full, and the clock wrong, when it says so
 $B/tests/unit/test_store_disk: WRAP := $(call wrap,time write $(call large,fstatat fstatvfs))
 
+# its folders cannot be made durable when it says so
+$B/tests/unit/test_output: WRAP := -Wl,--wrap=fsync
+
 # attacks on a store; their number is an argument
 ATTACKS := $(patsubst %.c,$B/%,$(wildcard tests/store/attack_*.c))
 $B/tests/store/attack_%: $B/tests/store/attack_%.o $B/libkvc_store.a $B/libkvc.a

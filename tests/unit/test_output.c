@@ -11,6 +11,7 @@
 #include "codecs/error.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,6 +111,51 @@ static void run(open_fn *open_output, unsigned names) {
     assert_int_equal(count_files(), 2);
 }
 
+/* What fsync() of a folder says, after so many good ones. */
+static int folder_error, good_before;
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd) {
+    struct stat st;
+    if (!folder_error || fstat(fd, &st) || !S_ISDIR(st.st_mode) || good_before-- > 0)
+        return __real_fsync(fd);
+    errno = folder_error;
+    return -1;
+}
+
+/* The name alone is not durable: the output stays, also a folder, and the message says so. */
+static void name_not_durable(void **state) {
+    struct kvc_error e;
+    struct cli_output o;
+    struct cli_folder f;
+    (void)state;
+    write_text(&o, cli_output_open, "file", 0, "first");
+    assert_int_equal(cli_output_commit(&o, &e), 0);
+    folder_error = EIO;
+    for (int i = 0; i < 2; i++) { /* it replaces, and is new */
+        const char *name = i ? "other" : "file";
+        write_text(&o, i ? cli_output_open_named : cli_output_open, name, 1, "second");
+        assert_int_equal(cli_output_end(&o, 0, &e), -1);
+        assert_int_equal(e.code, KVC_ERR_IO);
+        assert_non_null(strstr(e.message, "is complete"));
+        expect_file(name, "second");
+        assert_int_equal(count_files(), 1 + i);
+    }
+    folder_error = EINVAL; /* a file system that has no such call for folders */
+    write_text(&o, cli_output_open, "file", 1, "third");
+    assert_int_equal(cli_output_commit(&o, &e), 0);
+    assert_int_equal(cli_folder_open(&f, "folder/", &e), 0);
+    folder_error = EIO; /* before it has its name */
+    assert_int_equal(cli_folder_commit(&f, &e), -1);
+    assert_int_equal(count_files(), 2);
+    assert_int_equal(cli_folder_open(&f, "folder/", &e), 0);
+    good_before = 1;
+    assert_int_equal(cli_folder_commit(&f, &e), -1);
+    assert_non_null(strstr(e.message, "is complete"));
+    assert_int_equal(rmdir("folder"), 0);
+    folder_error = 0;
+}
+
 static void without_names(void **state) {
     (void)state;
     int fd = open(".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -130,6 +176,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(without_names, enter, leave),
         cmocka_unit_test_setup_teardown(with_names, enter, leave),
+        cmocka_unit_test_setup_teardown(name_not_durable, enter, leave),
     };
     return cmocka_run_group_tests_name("output", tests, NULL, NULL);
 }
