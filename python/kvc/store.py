@@ -391,9 +391,12 @@ class Hit(_InStore):
         return f"<kvc.Hit {self.tokens} of {self.asked} tokens{f' ({self.tiers})' if self.tiers else ''}>"
 
     def get(self, *, first: int = 0, end: int = 0, timeout: Optional[float] = None, threads: int = 0) -> Optional[File]:
-        """Returns what was found as one cache, whose rows are decoded when they are read. None: it is not there any more."""
+        """Returns what was found as one cache, whose rows are decoded when they are read.
+
+        None: nothing of it can be had any more, and `stats` counts why.
+        """
         o = _lib.StoreLoadOptions(first=first, end=end, timeout_us=_microseconds(timeout), threads=threads)
-        return _found(call(self._library.kvc_store_get, self.pointer, c.byref(o)))
+        return _found(_lib.find(self._library.kvc_store_get, self.pointer, c.byref(o)))
 
     def load(self, into: Any, *, first: int = 0, layout: Optional[str] = None, dtype: Any = None, convert: bool = False,
              pairing: Optional[str] = None, timeout: Optional[float] = None, threads: int = 0) -> int:

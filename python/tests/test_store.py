@@ -183,6 +183,15 @@ class TestStore(Case):
         self.assertIsNone(self.namespace.find(IDS).get())
         self.assertGreater(self.store.stats["bad_objects"], 0)
 
+    def test_get_of_damage(self):
+        """A chunk that fails when it is read as a file is a miss like others; only a wrong call raises."""
+        self.put()
+        hit = self.namespace.find(IDS)
+        self.damage(*self.objects(".kv"))
+        self.fails(kvc.Code.USAGE, "empty", hit.get, first=9, end=8)
+        self.assertIsNone(hit.get())
+        self.assertGreater(self.store.stats["bad_objects"], 0)
+
     def test_stored_bytes(self):
         """put_name() tells the bytes of its object, also where it was there already."""
         told = []
