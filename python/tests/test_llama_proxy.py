@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -102,8 +103,9 @@ class TestHits(ProxyCase):
         self.assertEqual((stats["proxy"]["requests"], stats["proxy"]["saves"], stats["store"]["put_objects"]), (1, 1, 2))
         self.assertEqual(stats["namespace"], self.proxy.prefixes.name)
         metrics = self.request("GET", "/kvc/metrics").data.decode()
-        self.assertIn("kvc_llama_requests 1\n", metrics)
-        self.assertIn("kvc_store_put_objects", metrics)
+        self.assertIn("# TYPE kvc_llama_requests_total counter\nkvc_llama_requests_total 1\n", metrics)
+        counters = re.findall(r"^# TYPE (\S+) counter$", metrics, re.M)
+        self.assertTrue(all(name.endswith("_total") and metrics.count(f"\n{name}") for name in counters))
 
     def test_slot_choice(self):
         """The slot with the longest prefix, else the one that was used first; slots of others are not trusted."""

@@ -156,8 +156,8 @@ class Proxy:
                 "store": self.prefixes.store.stats}
 
     def metrics(self) -> str:
-        lines = [f"# HELP kvc_llama_{name} {COUNTERS[name]}\n# TYPE kvc_llama_{name} counter\nkvc_llama_{name} {value}\n"
-                 for name, value in self.counters.read().items()]
+        named = ((f"kvc_llama_{name}_total", COUNTERS[name], value) for name, value in self.counters.read().items())
+        lines = [f"# HELP {name} {what}\n# TYPE {name} counter\n{name} {value}\n" for name, what, value in named]
         return "".join(lines) + self.prefixes.store.prometheus()
 
     # --- a completion ---
