@@ -126,9 +126,10 @@ static void share(const struct kvc_store_namespace *ns, const struct kvc_file *f
  * process had it name meanwhile. */
 static void adopt(struct kvc_store_namespace *ns, const struct kvc_file *f, struct kvc_profile *p) {
     struct kvc_store *s = ns->store;
-    /* replaces what names one that is nowhere to be had */
-    if (!kvc_store_put_learnt(s, ns->hash, p, 0, NULL) && !use_learnt(ns, f) &&
-        !kvc_store_put_learnt(s, ns->hash, p, 1, NULL))
+    /* Profiles are pinned: one that nobody names would stay for good. The second put replaces what
+     * names one that is nowhere to be had. */
+    if (!use_learnt(ns, f) && !kvc_store_put_learnt(s, ns->hash, p, 0, NULL) &&
+        !use_learnt(ns, f) && !kvc_store_put_learnt(s, ns->hash, p, 1, NULL))
         use_learnt(ns, f);
     kvc_shared_profile_close(p);
 }
@@ -647,8 +648,7 @@ static int goes_on(struct learning *l) {
     struct kvc_learn *x = l->ns->learn;
     pthread_mutex_lock(&x->lock);
     if (l->tokens >= kvc_learning_least(NULL, NULL))
-        x->every = l->tokens; /* it failed, if it is not
-                                  packed */
+        x->every = l->tokens; /* it failed, if it is not packed */
     const uint64_t enough = atomic_load(&x->packed) ? 1 : x->every;
     const int more = x->fresh >= enough && !l->ns->store->closing;
     x->fresh = more ? 0 : x->fresh;

@@ -347,6 +347,77 @@ static void moved_in_part(void **state) {
     for (unsigned i = 0; i < ENOUGH; i++) unmake(x[i]);
 }
 
+/* A directory in which another process learns from one more text, after this one has learnt and
+ * before it looks for what others did. */
+enum { CHUNKS = ENOUGH * TOKENS / CHUNK };
+
+static struct {
+    const struct kvc_tier_ops *own;
+    atomic_int read; /* chunks, since they were listed */
+    atomic_int ran;
+    struct made **x;
+} race;
+
+static unsigned profiles;
+
+static int walk_race(struct kvc_tier *l, const uint8_t *ns, kvc_tier_seen *seen, void *state,
+                     struct kvc_error *e) {
+    race.read = 0;
+    return race.own->walk(l, ns, seen, state, e);
+}
+
+static int get_race(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                    kvc_tier_take *take, void *state, struct kvc_error *e) {
+    if (o->kind == KVC_OBJECT_CHUNK) race.read++;
+    if (o->kind == KVC_OBJECT_LEARNT && race.read > CHUNKS && !race.ran++) {
+        struct kvc_store *other = open_store("race", "");
+        struct kvc_store_namespace *ns = open_learning(other, race.x[0]);
+        put(ns, race.x[ENOUGH]);
+        assert_int_equal(kvc_store_flush(other, 0), 0);
+        assert_int_equal(kvc_store_counter(other, "learnt_profiles"), 1);
+        kvc_store_namespace_close(ns);
+        kvc_store_close(other);
+    }
+    return race.own->get(l, o, n, deadline, take, state, e);
+}
+
+static int count_profile(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    (void)st, (void)kind, (void)at;
+    const char *dot = strrchr(path, '.');
+    profiles += dot && strcmp(dot, ".kvcp") == 0;
+    return 0;
+}
+
+/* A profile that was learnt too late is not stored: nobody would name it, and it would be pinned.
+ */
+static void learnt_too_late(void **state) {
+    (void)state;
+    struct made *x[ENOUGH + 1];
+    char path[256];
+    for (unsigned i = 0; i <= ENOUGH; i++) x[i] = make_text(i + 1);
+    struct kvc_store *s = open_store("race", "");
+    struct kvc_tier *tier = s->tier[0].tier;
+    struct kvc_store_namespace *ns = open_learning(s, x[0]);
+    race.own = tier->ops;
+    race.x = x;
+    struct kvc_tier_ops ops = *race.own;
+    ops.walk = walk_race;
+    ops.get = get_race;
+    tier->ops = &ops;
+    for (unsigned i = 0; i < ENOUGH; i++) put(ns, x[i]);
+    assert_int_equal(kvc_store_flush(s, 0), 0);
+    tier->ops = race.own;
+    assert_true(race.ran);
+    assert_int_equal(kvc_store_counter(s, "learnt_profiles"), 1);
+    snprintf(path, sizeof path, "%s/race/obj", folder);
+    assert_int_equal(nftw(path, count_profile, 8, FTW_PHYS), 0);
+    assert_int_equal(profiles, 1);
+    for (unsigned i = 0; i <= ENOUGH; i++) assert_int_equal(tokens_found(ns, x[i]), TOKENS);
+    kvc_store_namespace_close(ns);
+    kvc_store_close(s);
+    for (unsigned i = 0; i <= ENOUGH; i++) unmake(x[i]);
+}
+
 static void text(void **state) {
     (void)state;
     uint8_t hash[KVC_KEY_BYTES], got[KVC_KEY_BYTES], none[KVC_KEY_BYTES] = {0};
@@ -372,12 +443,10 @@ static void text(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(named_caches),
-                                       cmocka_unit_test(two_handles),
-                                       cmocka_unit_test(open_before),
-                                       cmocka_unit_test(damaged),
-                                       cmocka_unit_test(moved_in_part),
-                                       cmocka_unit_test(short_of_memory),
-                                       cmocka_unit_test(text)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(named_caches),    cmocka_unit_test(two_handles),
+        cmocka_unit_test(open_before),     cmocka_unit_test(damaged),
+        cmocka_unit_test(moved_in_part),   cmocka_unit_test(learnt_too_late),
+        cmocka_unit_test(short_of_memory), cmocka_unit_test(text)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
