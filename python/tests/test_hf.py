@@ -81,7 +81,7 @@ def prompt(n, seed=1):
 def cache_of(model, ids, cache=None):
     cache = DynamicCache(config=model.config) if cache is None else cache
     with torch.no_grad():
-        model(ids, past_key_values=cache)
+        model(ids, **{hf._cache_argument(model): cache})
     return cache
 
 

@@ -16,6 +16,7 @@ for --gguf; libkvc and libkvc_cuda, which $KVC_LIBRARY and $KVC_CUDA_LIBRARY nam
 import argparse
 import ctypes
 import ctypes.util
+import inspect
 import json
 import os
 import sys
@@ -121,8 +122,9 @@ class Library:
 
 def read(model, cache, ids):
     """Logits after the ids, which are read into the cache."""
-    with torch.no_grad():
-        return model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+    with torch.no_grad():  # from transformers 5.24 on the argument has a new name
+        name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        return model(ids, **{name: cache}, use_cache=True, logits_to_keep=1).logits[:, -1]
 
 
 def go_on(model, cache, ask, n):

@@ -67,7 +67,10 @@ class GivenCache(DynamicCache):
         return torch.cat([k, key_states], -2), torch.cat([v, value_states], -2)
 
 
-def forward(model, ids, first=0, **arguments):
+def forward(model, ids, first=0, cache=None, **arguments):
+    # the older name ends with transformers 5.40, the newer one came with 5.24
+    renamed = "cache" in inspect.signature(model.forward).parameters
+    arguments["cache" if renamed else "past_key_values"] = cache
     positions = torch.arange(first, first + ids.shape[1])[None]
     return model(input_ids=ids, position_ids=positions, **arguments)
 

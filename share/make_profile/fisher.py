@@ -146,8 +146,8 @@ def measure(model, ids, tokens, samples, generator, angles, layers):
     for place in (tokens, *(int(share * tokens) for share in RECALL_PLACES)):
         said = ids[:, place:place + (CONTINUATION if place == tokens else RECALL)]
         with torch.enable_grad():
-            logits = forward(model, said, tokens, past_key_values=GivenCache(leaves),
-                             use_cache=True).logits[0].float()
+            logits = forward(model, said, tokens, GivenCache(leaves), use_cache=True)
+            logits = logits.logits[0].float()
         chances = fill_probabilities(logits.detach())
         if place == tokens:
             # The gradients are worth nothing if the model reads the cache in another way than this

@@ -1,6 +1,7 @@
 """runs.py MODEL OTHER_MODEL: runs of make_profile that are killed, meet a full disk, or find what
 is not theirs, and are resumed. Each is a process of its own, forked after torch was loaded. Prints
 what each run says. Not for the options of kvc-profile make (profile-make)."""
+import inspect
 import os
 import resource
 import shutil
@@ -20,6 +21,7 @@ make_profile = module_from_spec(spec)
 spec.loader.exec_module(make_profile)
 import profile_run
 import run_state
+from transformers import LlamaForCausalLM
 
 torch.set_num_threads(1)
 MODEL, OTHER = sys.argv[1:3]
@@ -45,6 +47,17 @@ def die(module, name, nth, after, by=signal.SIGKILL):
 def interrupted_at_a_terminal():
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
     die(torch.autograd, "grad", 7, False, signal.SIGINT)
+
+
+def renamed():
+    """Has the model take its cache as in transformers 5.40: by the newer name only."""
+    real = LlamaForCausalLM.forward
+    name = "cache" if "cache" in inspect.signature(real).parameters else "past_key_values"
+
+    def forward(self, input_ids=None, cache=None, **more):
+        more.pop("past_key_values", None)  # a name that nobody knows
+        return real(self, input_ids, **{name: cache}, **more)
+    LlamaForCausalLM.forward = forward
 
 
 def run(*options, model=MODEL, texts=TEXTS, out="out.kvcp", prepare=None):
@@ -137,6 +150,9 @@ def main():
     status, said = run()
     check("in one go", status == 0 and not os.path.exists("out.kvcp.making"), said)
     whole = read("out.kvcp")
+    clear()
+    status, said = run(prepare=renamed)
+    check("a cache by its newer name", status == 0 and read("out.kvcp") == whole, said)
     clear()
 
     # a text has three places, with two samples each
