@@ -168,21 +168,23 @@ static void note_last(void *state, size_t i) {
     if (i >= *end) *end = i + 1;
 }
 
-/* Asks from the last object on, about many at once where this takes one round trip. */
+/* Asks from the last object on, about many at once where this takes one round trip. What a part of
+ * the tier has counts where another part fails. */
 static int find_last(struct kvc_call *c, struct kvc_tier *t, struct kvc_error *e) {
     const size_t most = t->ops->each ? AT_ONCE : 1;
+    int status = 0;
     for (size_t end = c->n, n; end && kvc_now() < c->deadline; end -= n) {
         size_t found = 0;
         n = end < most ? end : most;
         const struct kvc_object *o = c->object + end - n;
         if (t->ops->each ? t->ops->each(t, o, n, c->deadline, note_last, &found, e)
                          : t->ops->find(t, o, n, c->deadline, &found, c->size, e))
-            return -1;
+            status = -1;
         if (!found) continue;
         c->found = end - n + found;
         return 0;
     }
-    return 0;
+    return status;
 }
 
 static int find(struct kvc_call *c, struct kvc_tier *t, struct kvc_error *e) {
