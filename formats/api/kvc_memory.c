@@ -59,6 +59,11 @@ static int fail_array(size_t i, struct kvc_error *e, const char *what) {
     return kvc_fail(e, KVC_ERR_USAGE, "array %zu %s", i, what);
 }
 
+static int has_several_pages(const struct memory *x) {
+    const uint64_t size = x->m.page_size;
+    return size && x->m.tokens > size - x->m.first_slot % size;
+}
+
 static int take_array(struct memory *x, size_t i, struct kvc_error *e) {
     struct array *to = &x->array[i];
     if (kvc_sized_take_at(&to->a, sizeof to->a, x->m.arrays, x->m.array_size, i, "kvc_memory_array",
@@ -83,7 +88,8 @@ static int take_array(struct memory *x, size_t i, struct kvc_error *e) {
     if (x->m.page_size && x->m.page_size < tokens) together.tokens = x->m.page_size;
     if (!a->data && tokens) return fail_array(i, e, "has no data");
     if (!kvc_strides_check(&together, &to->strides, MOST_BYTES) ||
-        (x->pages && (uint64_t)a->page > MOST_BYTES / x->pages))
+        (x->pages && (uint64_t)a->page > MOST_BYTES / x->pages) ||
+        (!a->page && has_several_pages(x)))
         return fail_array(i, e, "has strides by which values share bytes, or that are too long");
     return __builtin_add_overflow(x->bytes, tokens * kvc_row_bytes(&to->shape), &x->bytes)
                ? fail_array(i, e, "is too large together with the others")

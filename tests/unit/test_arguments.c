@@ -670,6 +670,33 @@ static void memory_of_a_later_version(void **state) {
     assert_non_null(strstr(kvc_error_message(e), "stride below 0"));
 }
 
+/* Pages at one address would be filled one over the other; a single one needs no stride. */
+static void pages_without_a_stride(void **state) {
+    static uint16_t rows[4][2];
+    const struct kvc_memory_array array = dense_array("K", 0, "f16", 2, 1, 2, rows[0]);
+    struct kvc_memory m = {.size = sizeof m,
+                           .array_size = sizeof array,
+                           .arrays = &array,
+                           .n_arrays = 1,
+                           .tokens = 3,
+                           .page_size = 4};
+    (void)state;
+    for (m.first_slot = 0; m.first_slot < 3; m.first_slot++) {
+        struct kvc_file *g = kvc_file_open_arrays(&m, e);
+        assert_int_equal(g != NULL, m.first_slot < 2);
+        kvc_file_close(g);
+    }
+    assert_non_null(strstr(kvc_error_message(e), "share bytes"));
+    const uint64_t base = 4096;
+    const struct kvc_cuda_destination to = {.size = sizeof to,
+                                            .pool = {2, 2, 2, 3, 64, 2, {0}},
+                                            .strides = {64, 64, 0, 384, 128, 2, {0}},
+                                            .bases = &base,
+                                            .n_bases = 1};
+    assert_null(kvc_cuda_plan_new("samples/tiny.kvc", NULL, &to, e));
+    assert_non_null(strstr(kvc_error_message(e), "several values"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files),
@@ -685,6 +712,7 @@ int main(void) {
         cmocka_unit_test(arrays_of_a_later_version),
         cmocka_unit_test(reports),
         cmocka_unit_test(memory_of_a_later_version),
+        cmocka_unit_test(pages_without_a_stride),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

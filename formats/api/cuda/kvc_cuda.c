@@ -148,8 +148,10 @@ static int cuda_settle(struct settled *s, const struct kvc_cuda_destination *d,
                         d->n_bases);
     }
     const struct kvc_pool_strides *x = &s->strides;
-    if (x->layer < 0 || x->kv < 0 || x->page < 0 || x->token < 0 || x->head < 0 || x->dim <= 0)
-        return kvc_fail(e, KVC_ERR_USAGE, "strides are not below 0, and that of channels is above");
+    if (x->layer < 0 || x->kv < 0 || x->page < (s->pages > 1) || x->token < (pool->page_size > 1) ||
+        x->head < (pool->heads > 1) || x->dim <= 0)
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "strides are not below 0, and above 0 where there are several values");
     for (uint64_t i = 0; i < s->pages && d->table; i++)
         if (d->table[i] >= pool->pages)
             return kvc_fail(e, KVC_ERR_USAGE, "page %" PRIu32 " is none of %" PRIu64, d->table[i],
