@@ -3513,7 +3513,7 @@ class Profile:
     def predict(self, n, v, rows, rotation, position, turned=True):
         """One predicted row, K before RoPE unless `turned`. rows: the decoded values of each input's tensor, or None."""
         u = []
-        for x, row in zip(self.inputs(n, v), rows, strict=True):
+        for x, row in zip(self.inputs(n, v), rows):
             u += [0] * len(self.gain[x]) if row is None else self.small(x, row, rotation, position)
         out = []
         order = self.place(v, range(len(self.mean[n, v])), n)
@@ -3575,7 +3575,7 @@ class Ahead(Model):
     def codes(self):
         """Of q8_0."""
         out = []
-        for p, scales in zip(self.predicted, self.scales, strict=True):
+        for p, scales in zip(self.predicted, self.scales):
             row = []
             for i, (x, spread, mean) in enumerate(zip(p, self.spreads, self.means)):
                 v, d = 2.0**(spread - 127), scales[i // 32]
@@ -3972,7 +3972,7 @@ VERDICTS = {"good": "valid", "bad": "invalid", "unsupported": "unsupported"}
 def must_come_out(f):
     """What a reader must find in a valid file, or in what it reads of another."""
     sums = [sum(r.rows_digest for r in f.records if r.kind == BLOCK and r.subject == i) % 2**64 for i in range(len(f.named))]
-    tensors = enumerate(zip(f.named, sums, strict=True))
+    tensors = enumerate(zip(f.named, sums))
     out = {"tensors": [[layer, role, f"{digest:016x}"] for i, ((layer, role), digest) in tensors if i not in f.refused]}
     if f.source is not None and not f.refused:
         out["source"] = hashlib.sha256(f.source).hexdigest()
