@@ -45,19 +45,20 @@ int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e)
 int cli_folder_commit(struct cli_folder *o, struct kvc_error *e) {
     const mode_t mask = umask(0);
     umask(mask);
-    const int fd = open(o->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC),
-              dir = cli_directory_of(o->path, O_RDONLY | O_DIRECTORY, e);
-    int status = dir < 0 ? -1 : 0;
-    if (!status && (fd < 0 || fchmod(fd, 0777 & ~mask) || (fsync(fd) && errno != EINVAL)))
+    int status = 0;
+    const int fd = open(o->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || fchmod(fd, 0777 & ~mask) || (fsync(fd) && errno != EINVAL))
         status = cli_io_error(e, "%s: %s", o->path, strerror(errno));
     if (fd >= 0) close(fd);
     if (!status && rename(o->temporary, o->path))
         status = cli_io_error(e, "%s: %s", o->path, strerror(errno));
     if (!status) {
+        /* a folder that may be written to and not read is no error */
+        const int dir = cli_directory_of(o->path, O_RDONLY | O_DIRECTORY, NULL);
         o->made = 0;
-        status = cli_sync_name(dir, o->path, e);
+        if (dir >= 0) status = cli_sync_name(dir, o->path, e);
+        if (dir >= 0) close(dir);
     }
-    if (dir >= 0) close(dir);
     cli_folder_abandon(o);
     return status;
 }

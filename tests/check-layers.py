@@ -106,8 +106,8 @@ BUDGET = {
     # pairs and counts of hostile profiles; caches of other models than the weights; the margin of what is learnt
     "formats/model": 9900,  # units of weights by what prediction leaves
     # checks of arguments; the steps of a comparison, and what differs beside values, which were kvc-diff's; layers that two caches
-    # divide into other parts
-    "formats/compare": 3030,
+    # divide into other parts; positions that several pairs of parts tell, once
+    "formats/compare": 3050,
     # version 1: content id, rotations, binary arguments, what blocks stand on, refusals of what no writer makes; packing with a base; layers and tensors that are alike, sorted;
     # scores of a coder of another layer, and merged layers without a profile
     "formats/container": 7730,

@@ -100,6 +100,7 @@ static void count_rows(const struct kvc_pairs *p, struct kvc_comparison *r) {
     for (size_t i = 0; i < p->n_parts; i++)
         for (int s = 0; s < 2; s++) {
             const struct kvc_part_pair *pair = &p->part[i];
+            if (kvc_pairs_repeats(p, i, s)) continue;
             for (uint64_t k = 0; k < pair->rows.n_only[s]; k++)
                 r->rows_only[s] += (uint64_t)(pair->rows.only[s][k].last -
                                               pair->rows.only[s][k].first) +

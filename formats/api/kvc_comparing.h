@@ -58,8 +58,8 @@ struct kvc_error_sums {
  * Likewise the others below. */
 KVC_API void kvc_error_sums_free(struct kvc_error_sums *s);
 
-/* Matching tensors of two caches, a and b: of equal part, layer and role. The library alone makes
- * them. */
+/* Matching tensors of two caches, a and b: of equal stream, snapshot, layer and role. The library
+ * alone makes them. */
 struct kvc_compared {
     size_t size;      /* of this struct in the library */
     size_t number;    /* for kvc_comparing_pair() */

@@ -304,7 +304,9 @@ static void compare_parts(const struct facts *d, const struct kvc_part_pair *pai
             fact_presence(d, where, "part", a != NULL, b != NULL);
         return;
     }
-    for (int s = 0; s < 2; s++) positions_fact(d, where, &pair->rows, s);
+    for (int s = 0; s < 2; s++)
+        if (!kvc_pairs_repeats(&d->c->pairs, (size_t)(pair - d->c->pairs.part), s))
+            positions_fact(d, where, &pair->rows, s);
     if (d->c->every) compare_words(d, where, pair);
     for (unsigned role = 0; kvc_role_name(role); role++)
         for (unsigned which = 0; which < TENSOR_FACTS; which++)

@@ -27,8 +27,9 @@ static int order_of(const uint32_t *a, const uint32_t *b, int n) {
 /* Compares two items for sorting; items of equal keys keep their order. */
 static int item_order(const void *x, const void *y) {
     const struct item *a = x, *b = y;
-    const int order = order_of(a->key, b->key, 5);
-    return order ? order : order_of(&a->part, &b->part, 1);
+    int order = order_of(a->key, b->key, 5);
+    if (!order) order = order_of(&a->part, &b->part, 1);
+    return order ? order : order_of(&a->tensor, &b->tensor, 1);
 }
 
 /* Compares two matches: those of the same two parts lie together. */
@@ -76,6 +77,8 @@ static struct item *items_of(const struct kvc_pairs *p, const struct kvc_cache *
         item[t].tensor = t;
         item[t].wanted = wants_layer(p, layer->index);
         part[layer->part].wanted = 0;
+        if (part[layer->part].key[0] == KVC_PART_COMPANION)
+            part[layer->part].key[4] = c->tensor[t].role;
     }
     *n = (size_t)c->n_tensors + c->n_parts;
     qsort(item, *n, sizeof *item, item_order);
@@ -160,6 +163,18 @@ static int list_pairs(struct kvc_pairs *p, const struct match *match, size_t n,
     return 0;
 }
 
+int kvc_pairs_repeats(const struct kvc_pairs *p, size_t i, int side) {
+    const struct kvc_matching *x = &p->part[i].rows;
+    for (size_t k = i; k-- > 0 && p->part[k].part[side] == p->part[i].part[side];) {
+        const struct kvc_matching *before = &p->part[k].rows;
+        if (p->part[k].part[!side] && before->n_only[side] == x->n_only[side] &&
+            (!x->n_only[side] || !memcmp(before->only[side], x->only[side],
+                                         (size_t)x->n_only[side] * sizeof *x->only[side])))
+            return 1;
+    }
+    return 0;
+}
+
 static int reaches_position(const struct kvc_pairs *p, const struct kvc_part *part) {
     for (uint64_t i = 0; part && i < part->cells.n; i++)
         if (part->cells.pos[i] >= p->first && part->cells.pos[i] <= p->last) return 1;
@@ -187,7 +202,7 @@ struct kvc_align_sample kvc_pairs_sample(const struct kvc_pairs *p, enum kvc_rol
 
 /* Describes a pair for users. */
 static struct kvc_compared shown(const struct kvc_pairs *p, const struct kvc_tensor_pair *t) {
-    const struct kvc_part *part = t->parts->part[0] ? t->parts->part[0] : t->parts->part[1];
+    const struct kvc_part *part = t->parts->part[t->tensor[0] == KVC_NONE];
     struct kvc_compared x = {.size = sizeof x,
                              .number = (size_t)(t - p->tensor),
                              .part = kvc_part_kind_name(part->kind),

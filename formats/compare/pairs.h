@@ -41,6 +41,9 @@ struct kvc_pairs {
 /* Whether a selection matches anything. */
 enum kvc_pairs_reach { KVC_PAIRS_SOME, KVC_PAIRS_NO_LAYERS, KVC_PAIRS_NO_POSITIONS };
 
+/* Says whether an earlier pair of the same part has told the positions that only this side has: of
+ * a part that matches several. */
+int kvc_pairs_repeats(const struct kvc_pairs *p, size_t i, int side);
 /* Fills the result. It must be freed by kvc_pairs_free(), after a failure as well. */
 int kvc_pairs_find(struct kvc_pairs *p, struct kvc_error *e);
 void kvc_pairs_free(struct kvc_pairs *p);

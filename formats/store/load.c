@@ -370,6 +370,10 @@ static int check_memory(const struct kvc_memory *m, const struct kvc_store_hit *
             return kvc_fail(
                 e, KVC_ERR_NOT_SLICEABLE,
                 "chunks hold all layers in full: an array of the last tokens cannot be loaded");
+    /* what is loaded chunk by chunk may have one page each time */
+    for (size_t k = 0; m->page_size && k < m->n_arrays; k++)
+        if (!m->arrays[k].page && m->tokens > m->page_size - m->first_slot % m->page_size)
+            return kvc_fail(e, KVC_ERR_USAGE, "array %zu has several pages of stride 0", k);
     return 0;
 }
 

@@ -39,6 +39,7 @@ class TestFailures(ProxyCase):
 
     def test_damaged(self):
         self.fill()
+        saves = self.count("saves")
         for path in self.chunks():
             data = bytearray(path.read_bytes())
             data[len(data) // 2] ^= 1
@@ -46,6 +47,8 @@ class TestFailures(ProxyCase):
         answer = self.ask()
         self.assertEqual((answer.prefix, answer.text), (0, self.right()))
         self.assertGreater(self.proxy.stats()["store"]["bad_objects"], 0)
+        self.stored()
+        self.assertEqual(self.count("saves"), saves + 1)
 
     def test_restore_refused(self):
         self.fill()

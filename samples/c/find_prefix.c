@@ -22,6 +22,7 @@ int main(int argc, char **argv) { /* STORE FILE */
     if (g)
         printf("%" PRIu64 " of %" PRIu64 " tokens, %u tensors\n", info.tokens, n,
                (unsigned)kvc_file_tensors(g));
+    else if (argc < 3) fprintf(stderr, "Usage: find_prefix STORE FILE\n");
     else fprintf(stderr, "%s\n", kvc_error_code(e) ? kvc_error_message(e) : "nothing found");
     kvc_file_close(g); /* before the store, whose memory it uses */
     kvc_store_hit_free(hit);

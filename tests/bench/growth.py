@@ -51,7 +51,7 @@ class Growth:
             cells.append(self.rate(size, self.tool["unpack"], "-q", t, "-c", packed))
         cells.append(self.rate(size, self.tool["dump"], "--check", t, self.fast))
         cells.append(self.rate(2 * size, self.tool["diff"], "-q", self.split, self.fast))
-        self.tables[-1][2].append((label, cells))
+        self.tables[-1][2].append((label.split(",")[0].replace(" tokens", ""), cells))
         print(f"  {label:22}" + "".join(f"  {rate:6.2f} {most:6.0f} " for rate, most in cells), flush=True)
 
     def make(self, layers, tokens):

@@ -19,11 +19,16 @@ PATH=$bin:$PATH
 # Sizes and offsets are those that zstd 1.5.4 makes. Another one may make others: near.py.
 [ -n "${KVC_CLI_WORK-}" ] || OTHER_ZSTD=$("$PYTHON" -I -S -c 'import ctypes
 print({10504: ""}.get(ctypes.CDLL("libzstd.so.1").ZSTD_versionNumber(), 1))' 2>/dev/null) || OTHER_ZSTD=
-[ -n "${KVC_CLI_WORK-}" ] || case $(kvc-dump --nonsense 2>&1) in *"unrecognized option '--nonsense'"*) OTHER_LIBC= ;; *) OTHER_LIBC=1 ;; esac
-export SAMPLES CLI_TESTS OTHER_LIBC OTHER_ZSTD PYTHON PATH
+export SAMPLES CLI_TESTS OTHER_ZSTD PYTHON PATH
 unset KVC_BIN KVC_CUDA_LIBRARY KVC_KERNEL KVC_MODEL KVC_RECIPE KVC_THREADS KVC_STORE KVC_STORE_BACKENDS XDG_DATA_HOME
 KVC_PROFILE_PATH=none # no profile of this machine changes a test; a test that unsets it has a HOME of its own
 export KVC_PROFILE_PATH
+
+for tool in kvc-pack kvc-unpack kvc-dump kvc-diff kvc-store kvc-profile; do
+    [ -x "$bin/$tool" ] || { echo "run.sh: $bin/$tool is missing: run make, or set KVC_BIN" >&2; exit 2; }
+done
+[ -n "${KVC_CLI_WORK-}" ] || case $(kvc-dump --nonsense 2>&1) in *"unrecognized option '--nonsense'"*) OTHER_LIBC= ;; *) OTHER_LIBC=1 ;; esac
+export OTHER_LIBC
 
 bless=0
 if [ "${1-}" = -u ]; then
@@ -31,9 +36,6 @@ if [ "${1-}" = -u ]; then
     shift
     [ -z "$OTHER_ZSTD$OTHER_LIBC" ] || { echo "run.sh: -u wants glibc and zstd 1.5.4, whose words and sizes the tests expect" >&2; exit 2; }
 fi
-for tool in kvc-pack kvc-unpack kvc-dump kvc-diff kvc-store kvc-profile; do
-    [ -x "$bin/$tool" ] || { echo "run.sh: $bin/$tool is missing: run make, or set KVC_BIN" >&2; exit 2; }
-done
 # shellcheck disable=SC2046
 [ $# -gt 0 ] || set -- $(cd "$here" && for cmd in */cmd; do dirname "$cmd"; done)
 

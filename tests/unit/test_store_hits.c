@@ -152,8 +152,15 @@ static void pages(void **state) {
             for (unsigned c = 0; c < DIM; c++)
                 assert_memory_equal(row + 6 * c, x->rows[i] + (t + 20) * ROW + 2 * c, 2);
         }
-        free(pool[i]);
     }
+    /* pages that lie one over the other, also where each chunk has one of them */
+    m.first_position = 0;
+    m.first_slot = 0;
+    m.page_size = CHUNK;
+    a[1].page = 0;
+    assert_int_equal(kvc_store_load(hit, &m, NULL, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_USAGE);
+    for (unsigned i = 0; i < ARRAYS; i++) free(pool[i]);
     kvc_store_hit_free(hit);
     kvc_store_namespace_close(ns);
     kvc_store_close(s);

@@ -173,6 +173,8 @@ class Prefixes:
             with served.namespace.find(asked) as hit:
                 found = hit.tokens
                 file = hit.get() if found >= held + self.min_tokens else None
+                if file is None and found >= held + self.min_tokens:
+                    found = 0  # damaged or gone: the prompt is stored again
         if file is None:
             return Found(found)
         with file:
