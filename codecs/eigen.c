@@ -457,5 +457,6 @@ int kvc_substitute(const double *u, size_t n, const double *y, double *x, size_t
 }
 
 int kvc_solve_symmetric(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {
-    return kvc_factorise(a, n, b, m, e) || kvc_substitute(a, n, b, b, m, NULL, e) ? -1 : 0;
+    if (kvc_factorise(a, n, b, m, e)) return -1;
+    return kvc_substitute(a, n, b, b, m, NULL, e);
 }

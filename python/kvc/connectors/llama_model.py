@@ -168,15 +168,13 @@ class Prefixes:
         asked = tokens[:-1]  # the last one must be computed
         if served.whole:
             file = served.namespace.get_whole(asked)
-            found = _length(file) if file is not None else 0
         else:
             with served.namespace.find(asked) as hit:
-                found = hit.tokens
-                file = hit.get() if found >= held + self.min_tokens else None
-                if file is None and found >= held + self.min_tokens:
-                    found = 0  # damaged or gone: the prompt is stored again
+                if hit.tokens < held + self.min_tokens:
+                    return Found(hit.tokens)
+                file = hit.get()
         if file is None:
-            return Found(found)
+            return Found()  # what is damaged or gone is stored again
         with file:
             found = _length(file)
             if found < held + self.min_tokens:
