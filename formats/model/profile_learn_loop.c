@@ -19,8 +19,8 @@
 #define SPAN 40.0 /* an input's standard deviation: 127 is 3.2 of it */
 /* added to the diagonal, relative to it: measured on texts that were not learnt from */
 #define RIDGE 0.003
-/* share of what prediction leaves that rounding the weights may add to it */
-#define ROUNDED 0.005
+/* tokens of caches that a profile is to serve: weights are rounded so that it and they are small */
+#define SERVED 131072.0
 #define ROUNDING (1 / 12.0) /* mean square of the error of rounding to integers */
 /* a row's step is so much finer or coarser than that of a KLD of 0.01, at most */
 #define OCTAVES 2.0
@@ -133,13 +133,16 @@ static int relate(const struct loop *p, struct part *x, uint64_t first, size_t n
     return kvc_gram_add(r->gram, r->room, n, size, size, e);
 }
 
-/* Chooses the unit of each output's weights: the widest whose error of rounding adds the share
- * ROUNDED to what prediction leaves, but not so fine that the largest weight takes more than 127.
+/* Chooses the unit of each output's weights, but not so fine that the largest takes more than 127.
  * The error of a weight counts as the square of U's diagonal, since later weights make up for the
- * rest. Weights so rounded have 4 to 5 bits of entropy, which compression of the file finds. */
+ * rest. Where errors add a share s to what prediction leaves, n weights take -n/2 log2(s) bits more
+ * than with s = 1, and so many tokens 1/2 log2(1 + s) each: the sum is smallest where s is about n
+ * to tokens. Weights so rounded have 3.5 to 5 bits of entropy, which compression of the file finds.
+ */
 static void choose_units(const struct part *x, const struct relation *r, const double *u,
                          const double *y, const double *weight, double *unit) {
     const size_t n = x->inputs, m = x->width, size = n + m;
+    const double share = (double)n / SERVED;
     double diagonal = 0;
     for (size_t k = 0; k < n; k++) diagonal += u[k * n + k] * u[k * n + k];
     for (size_t j = 0; j < m; j++) {
@@ -148,7 +151,7 @@ static void choose_units(const struct part *x, const struct relation *r, const d
             left -= y[k * m + j] * y[k * m + j];
             largest = fmax(largest, fabs(weight[k * m + j]));
         }
-        unit[j] = fmax(largest / 127, sqrt(fmax(left, 0) * ROUNDED / (ROUNDING * diagonal)));
+        unit[j] = fmax(largest / 127, sqrt(fmax(left, 0) * share / (ROUNDING * diagonal)));
     }
 }
 
