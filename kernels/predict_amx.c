@@ -108,10 +108,13 @@ static void multiply_rows(float *y, const int8_t *x, size_t rows, const struct k
 
 void kvc_dot_rows_amx(float *y, const int8_t *x, size_t rows, const struct kvc_dot_matrix *m) {
     enum { ROWS = 2 * SIDE };
-    for (size_t i = 0; i < m->outputs; i += 2 * SIDE) /* weights stay in the cache for all rows */
-        for (size_t r = 0; r < rows; r += ROWS)
-            multiply_rows(y + r * m->outputs, x + r * m->inputs, rows - r < ROWS ? rows - r : ROWS,
-                          m, i, r && rows - r >= ROWS && m->inputs % DEEP == 0);
+    size_t shaped = 0;                            /* rows that the tiles have the shape for */
+    for (size_t i = 0; i < m->outputs; i += ROWS) /* weights stay in the cache for all rows */
+        for (size_t r = 0; r < rows; r += ROWS) {
+            const size_t n = rows - r < ROWS ? rows - r : ROWS;
+            multiply_rows(y + r * m->outputs, x + r * m->inputs, n, m, i, n == shaped);
+            shaped = m->inputs % DEEP ? 0 : n;
+        }
     kvc_tiles_end();
 }
 

@@ -34,12 +34,11 @@ static inline void kvc_tiles_end(void) {
 /* t, a, b, c: numbers of tiles, 0 to 7. */
 #define KVC_TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t : :)
 /* Rows lie `step` bytes apart. */
-#define KVC_TILE_LOAD(t, from, step)                  \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t  \
-                     :                                \
-                     : "r"(from), "r"((size_t)(step)) \
-                     : "memor"                        \
-                       "y")
+#define KVC_TILE_LOAD(t, from, step)                                \
+    __asm__ volatile("tileloadd (%[row],%[apart],1), %%tmm" #t      \
+                     :                                              \
+                     : [row] "r"(from), [apart] "r"((size_t)(step)) \
+                     : "memory")
 #define KVC_TILE_STORE(t, to, step)                      \
     __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" \
                      :                                   \
