@@ -177,12 +177,13 @@ uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role
                               const struct kvc_shape *shape, struct kvc_error *e) {
     if (!kvc_shape_check(shape)) {
         const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
-        kvc_fail(e, KVC_ERR_DAMAGED,
-                 "%s of layer %u: %llu tokens x %llu heads x %llu channels of %s make no tensor: "
-                 "there are none, rows of broken blocks, or more than the format allows",
-                 kvc_role_name(role), c->layer[layer].index, (unsigned long long)shape->tokens,
-                 (unsigned long long)shape->heads, (unsigned long long)shape->dim,
-                 info ? info->name : "no known type");
+        kvc_fail(
+            e, KVC_ERR_DAMAGED,
+            "%s of layer %u: %llu tokens x %llu heads x %llu channels of %s make no tensor: "
+            "no heads or channels, rows that end within a block, or more than the format allows",
+            kvc_role_name(role), c->layer[layer].index, (unsigned long long)shape->tokens,
+            (unsigned long long)shape->heads, (unsigned long long)shape->dim,
+            info ? info->name : "no known type");
         return KVC_NONE;
     }
     struct kvc_tensor *grown = kvc_room_for_one(c->tensor, c->n_tensors, sizeof *grown);

@@ -19,7 +19,7 @@
 #define SPAN 40.0 /* an input's standard deviation: 127 is 3.2 of it */
 /* added to the diagonal, relative to it: measured on texts that were not learnt from */
 #define RIDGE 0.003
-/* tokens of caches that a profile is to serve: weights are rounded so that it and they are small */
+/* tokens of caches that a profile is expected to serve */
 #define SERVED 131072.0
 #define ROUNDING (1 / 12.0) /* mean square of the error of rounding to integers */
 /* a row's step is so much finer or coarser than that of a KLD of 0.01, at most */
@@ -135,9 +135,10 @@ static int relate(const struct loop *p, struct part *x, uint64_t first, size_t n
 
 /* Chooses the unit of each output's weights, but not so fine that the largest takes more than 127.
  * The error of a weight counts as the square of U's diagonal, since later weights make up for the
- * rest. Where errors add a share s to what prediction leaves, n weights take -n/2 log2(s) bits more
- * than with s = 1, and so many tokens 1/2 log2(1 + s) each: the sum is smallest where s is about n
- * to tokens. Weights so rounded have 3.5 to 5 bits of entropy, which compression of the file finds.
+ * rest. Errors that add a share s to what prediction leaves cost n weights -n/2 log2(s) bits, but
+ * for a constant, and each of SERVED tokens 1/2 log2(1 + s): the sum is smallest at an s of about
+ * n / SERVED. Weights so rounded have 3.5 to 5 bits of entropy, which compression of the file
+ * finds.
  */
 static void choose_units(const struct part *x, const struct relation *r, const double *u,
                          const double *y, const double *weight, double *unit) {
